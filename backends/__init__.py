@@ -1,0 +1,1 @@
+"""The project's own backends; each is imported only when it is selected."""

@@ -1,0 +1,1 @@
+"""Every version test of the project stands here, and nowhere else."""

@@ -1,0 +1,1 @@
+"""The device-neutral heart of slotline: layouts, tasks, planning, packets, slots and the backend interface."""

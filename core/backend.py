@@ -1,0 +1,282 @@
+"""Backend: what a device implements (rules B9 to B12, W).
+
+Public methods check and count; a device writes the underscored hooks. The base class builds everything from four of
+them (``_allocate``, ``_inspect``, ``_write``, ``_read``); a device overrides more of them to be fast.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slotline.core import strided, values
+from slotline.core.errors import BackendUnavailable, LayoutError, SlotlineError
+from slotline.core.layout import BufferLayout, numpy_dtype
+from slotline.core.stats import Stats
+
+if TYPE_CHECKING:
+    from slotline.core.packet import Packet
+
+DEFAULT_STAGING_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Abilities:
+    """What a device can do (B12). Cautious: what is not declared is not used."""
+
+    streams: bool = False
+    """It has streams and events; without, every call has happened when it returns."""
+    pinned_memory: bool = False
+    async_upload: bool = False
+    packed_apply: bool = False
+    array_namespace: bool = False
+    """Its tensors have an array-API namespace, so step functions run on them where they are."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Probe:
+    """Whether a backend can be used here, why not, and the versions it found (B3)."""
+
+    usable: bool
+    reason: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TensorInfo:
+    """A tensor as seen by its backend. ``strides`` in bytes, ``place`` as text such as ``"cpu"``."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    place: str
+    pointer: int
+
+
+class Event:
+    """A point in a stream. This one has already passed: the event of a device without streams."""
+
+    @property
+    def is_done(self) -> bool:
+        return True
+
+    def sync(self) -> None:
+        """Wait on the host until the point has passed."""
+
+    def wait(self, stream: Any = None) -> None:
+        """Let ``stream`` wait for the point, without the host."""
+
+
+DONE = Event()
+_live: weakref.WeakSet[Backend] = weakref.WeakSet()
+
+
+class Backend(ABC):
+    """A device: memory, copies, streams. One object for each device in use.
+
+    Subclasses set ``name`` and ``abilities`` and write the hooks. Never give a backend ``__len__`` or ``__bool__``:
+    the plugin loader takes a falsy object for a missing one.
+    """
+
+    name: ClassVar[str]
+    vendor: ClassVar[str | None] = None
+    priority: ClassVar[int | None] = None
+    """Rank for the choice of "auto"; None: only by name (B5)."""
+    frameworks: ClassVar[tuple[str, ...]] = ("numpy",)
+    abilities: Abilities = Abilities()
+
+    def __init__(
+        self,
+        *,
+        framework: str | None = None,
+        vendor: str | None = None,
+        device: int = 0,
+        staging_bytes: int = DEFAULT_STAGING_BYTES,
+    ) -> None:
+        self.framework = framework or self.frameworks[0]
+        if self.framework not in self.frameworks:
+            raise BackendUnavailable(
+                f"backend {self.name!r} has no framework {self.framework!r}, allowed: {', '.join(self.frameworks)}"
+            )
+        self.device = device
+        self.staging_bytes = staging_bytes
+        self.stats = Stats()
+        _live.add(self)
+
+    # -- finding out
+
+    @classmethod
+    def probe(cls, *, framework: str | None = None, vendor: str | None = None, device: int = 0) -> Probe:
+        """Whether the device can be used here. Never raises; leaves no state behind (B3)."""
+        try:
+            found = cls._probe(framework=framework, vendor=vendor, device=device)
+        except Exception as error:  # noqa: BLE001  (a vendor's probe may raise anything; B3 turns it into a verdict)
+            return Probe(usable=False, reason=f"{type(error).__name__}: {error}")
+        if not isinstance(found, Probe):
+            return Probe(usable=False, reason=f"{cls.__name__}._probe returned {type(found).__name__}, not Probe")
+        return found
+
+    def inspect(self, tensor: Any) -> TensorInfo:
+        """Shape, strides, dtype and place of a tensor of this backend; ``TypeError`` for any other object."""
+        info = self._inspect(tensor)
+        if info is None:
+            raise TypeError(f"{type(tensor).__name__} is not a tensor of backend {self.name!r} ({self.framework})")
+        return info
+
+    # -- memory
+
+    def allocate(self, layout: BufferLayout, names: Sequence[str]) -> dict[str, Any]:
+        """Device tensors for the fields ``names``, called once for a layout (B10). Their content is undefined."""
+        tensors = self._allocate([(n, layout.shape(n), layout[n].dtype) for n in names])
+        for name, tensor in zip(names, tensors, strict=True):
+            self.check(layout, name, tensor)
+        return dict(zip(names, tensors, strict=True))
+
+    def check(self, layout: BufferLayout, name: str, tensor: Any) -> None:
+        """``LayoutError`` unless ``tensor`` fits the field ``name`` in shape, dtype and place (F4)."""
+        info = self._inspect(tensor)
+        if info is None:
+            raise LayoutError(f"field {name!r}: got {type(tensor).__name__}, needed: a tensor of backend {self.name!r}")
+        want = (layout.shape(name), layout[name].dtype)
+        if (info.shape, info.dtype) != want:
+            raise LayoutError(f"field {name!r}: got {info.dtype} {info.shape}, needed: {want[1]} {want[0]}")
+
+    def read(self, tensor: Any, operation: str = "read", stats: Stats | None = None) -> NDArray[Any]:
+        """A host copy of ``tensor`` after all queued work; a host synchronisation, counted."""
+        info = self.inspect(tensor)
+        out: NDArray[Any] = np.empty(info.shape, numpy_dtype(info.dtype))
+        for offset, cells in strided.segments(info.shape, info.strides, out.itemsize, out.strides):
+            data = self._read(tensor, offset[0], cells * out.itemsize)
+            strided.bytes_of(out)[offset[1] : offset[1] + len(data)] = np.frombuffer(data, np.uint8)
+        for counter in ("device_to_host", "host_synchronisations") if self.abilities.streams else ("device_to_host",):
+            (stats or self.stats).add(counter, operation)
+        return out
+
+    # -- writing
+
+    def async_set_value(self, dst: Any, src: Any, *, stream: Any = None) -> Event:
+        """Write ``src`` into the view ``dst`` (rules W). ``src`` may be changed or freed at once."""
+        info = self.inspect(dst)
+        source = self._inspect(src)
+        if source is None:
+            block = values.from_host(self._host_source(src), info.dtype, info.shape)
+        else:
+            values.check_device_source(source.dtype, info.dtype)
+            block = values.from_host(self.read(src, "async_set_value"), info.dtype, info.shape, checked=False)
+        self.stats.add("transfers", "async_set_value")
+        self.stats.add("bytes", "async_set_value", block.nbytes)
+        return self._set(dst, info, block, stream)
+
+    def apply(self, packet: Packet, buffers: Sequence[Any], *, stream: Any = None, stats: Stats | None = None) -> Event:
+        """Write a packet into ``buffers``, the tensors of the layout's fields in order (None: not on the device)."""
+        counted = stats or self.stats
+        counted.add("transfers", packet.operation)
+        counted.add("bytes", packet.operation, packet.nbytes)
+        counted.add("kernels", packet.operation)
+        return self._apply(packet, buffers, stream)
+
+    def launch(
+        self,
+        fn: Callable[..., None],
+        reads: Mapping[str, Any],
+        writes: Mapping[str, Any],
+        stream: Any = None,
+        stats: Stats | None = None,
+    ) -> Event:
+        """Run ``fn(reads, writes)`` on mappings of arrays, in the order of the stream (B11).
+
+        ``fn`` changes the arrays of ``writes`` in place. Here: by copies to the host and back, counted.
+        """
+        return self._launch(fn, reads, writes, stream, stats or self.stats)
+
+    def synchronize(self) -> None:
+        """Wait on the host until all queued work is done."""
+        self._synchronize()
+
+    def close(self) -> None:
+        """Give back what the device holds; the object cannot be used afterwards."""
+        _live.discard(self)
+
+    # -- what a device writes
+
+    @classmethod
+    @abstractmethod
+    def _probe(cls, *, framework: str | None, vendor: str | None, device: int) -> Probe: ...
+
+    @abstractmethod
+    def _allocate(self, specs: Sequence[tuple[str, tuple[int, ...], str]]) -> list[Any]:
+        """One tensor for each (name, shape, dtype)."""
+
+    @abstractmethod
+    def _inspect(self, tensor: Any) -> TensorInfo | None:
+        """None if ``tensor`` is not a tensor of this device."""
+
+    @abstractmethod
+    def _write(self, tensor: Any, offset: int, data: memoryview) -> None:
+        """Write ``data`` at ``offset`` bytes from the tensor's first cell; ``data`` may change after the return."""
+
+    @abstractmethod
+    def _read(self, tensor: Any, offset: int, nbytes: int) -> bytes:
+        """The bytes at ``offset`` from the tensor's first cell, after all queued work."""
+
+    # -- what the base class supplies
+
+    def _host_source(self, src: Any) -> Any:
+        """A host tensor of the framework as a NumPy array; anything else unchanged."""
+        return src
+
+    def _set(self, dst: Any, info: TensorInfo, block: NDArray[Any], stream: Any) -> Event:
+        raw = strided.bytes_of(block)
+        for offset, cells in strided.segments(info.shape, info.strides, block.itemsize, block.strides):
+            self._write(dst, offset[0], raw[offset[1] : offset[1] + cells * block.itemsize].data)
+        return DONE
+
+    def _apply(self, packet: Packet, buffers: Sequence[Any], stream: Any) -> Event:
+        for index, rows in packet.rows_by_field().items():
+            tensor = buffers[index]
+            host = self.read(tensor, packet.operation)
+            packet.apply_field(index, host)
+            for offset, cells in strided.row_segments(packet.layout, index, rows, host):
+                data = strided.bytes_of(host)[offset : offset + cells * host.itemsize]
+                self._write(tensor, offset, data.data)
+        return DONE
+
+    def _launch(
+        self, fn: Callable[..., None], reads: Mapping[str, Any], writes: Mapping[str, Any], stream: Any, stats: Stats
+    ) -> Event:
+        host_reads = {k: self.read(t, "launch", stats) for k, t in reads.items()}
+        host_writes = {k: self.read(t, "launch", stats) for k, t in writes.items()}
+        fn(host_reads, host_writes)
+        for key, array in host_writes.items():
+            self._set(writes[key], self.inspect(writes[key]), np.ascontiguousarray(array), stream)
+            stats.add("transfers", "launch")
+            stats.add("bytes", "launch", array.nbytes)
+        return DONE
+
+    def _synchronize(self) -> None:
+        """Nothing is queued on a device without streams."""
+
+
+def async_set_value(dst: Any, src: Any, *, stream: Any = None) -> Event:
+    """Write ``src`` into ``dst``, a device tensor of a loaded backend or any view of it (rules W1 to W10).
+
+    ``src``: a number, nested lists, a NumPy array, a host tensor of the framework or a device tensor, broadcast as in
+    NumPy assignment. A host source is read before the call returns.
+
+    Raises ``TypeError`` for a destination or a source of an unknown type, ``ValueError`` for a value that the
+    destination's dtype cannot hold or a shape that does not fit; nothing is written then.
+    """
+    for backend in sorted(_live, key=lambda b: b.name):
+        if backend._inspect(dst) is not None:
+            return backend.async_set_value(dst, src, stream=stream)
+    names = ", ".join(sorted({b.name for b in _live})) or "none is loaded; call slotline.load_backend() first"
+    raise TypeError(f"{type(dst).__name__} is not a tensor of a loaded backend ({names})")
+
+
+__all__ = ["Abilities", "Backend", "Event", "Probe", "SlotlineError", "TensorInfo", "async_set_value"]

@@ -1,0 +1,320 @@
+"""SlotBatch: the buffers of one layout on one backend, and who owns which row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slotline.core import derived
+from slotline.core.backend import DONE, Backend, Event
+from slotline.core.commit import require_keys
+from slotline.core.errors import LayoutError, nearest
+from slotline.core.fetch import Fetch
+from slotline.core.insert import InsertReceipt, insert_tasks
+from slotline.core.layout import BufferLayout, numpy_dtype
+from slotline.core.packet import Packet
+from slotline.core.plan import Planner
+from slotline.core.side import Sides, SideTable
+from slotline.core.slots import SlotTable
+from slotline.core.standard import target_layout
+from slotline.core.stats import Stats
+from slotline.core.stop import FinishReason
+from slotline.core.tasks import FinishTask, Request
+from slotline.core.ticket import Ticket
+
+
+class SlotBatch:
+    """Buffers on a backend, slot map, epochs, mirrors, side tables and counters.
+
+    - ``tensors``: tensors that the engine allocated already, by field (F4): shape, dtype and place are checked
+      (``LayoutError``), the memory is used as it is and filled.
+    - ``only``: the fields that insertion and clearing write; the engine keeps the others in order itself. Swap,
+      condense, reset and digest cover all fields.
+
+    ``batch[name]`` is the backend's own tensor (a NumPy array for a host field), the same object for the batch's
+    whole life. One thread at a time (W10).
+    """
+
+    def __init__(
+        self,
+        layout: BufferLayout,
+        backend: Backend,
+        *,
+        tensors: Mapping[str, Any] | None = None,
+        only: Iterable[str] | None = None,
+    ) -> None:
+        if not isinstance(layout, BufferLayout) or not isinstance(backend, Backend):
+            raise TypeError("SlotBatch takes a BufferLayout and a Backend, see slotline.load_backend")
+        self.layout, self.backend, self.config = layout, backend, layout.config
+        self.stats = Stats()
+        self.num_blocks = layout.config.num_blocks
+        self.slots = SlotTable(layout.config)
+        self.sides = Sides(layout.config.max_num_seqs)
+        adopted = dict(tensors or {})
+        for name in (*adopted, *(chosen := set(only or ()))):
+            layout[name]
+        self._buffers = self._allocate(adopted)
+        self._mirrors = {f.name: self._host(f.name) for f in layout if f.residency == "mirrored"}
+        self.planner = Planner(layout, set(adopted), chosen if only is not None else None)
+        names = layout.names
+        self._device = [self._buffers[n] if layout[n].on_device else None for n in names]
+        self._host_arrays = [self._mirrors.get(n, None if layout[n].on_device else self._buffers[n]) for n in names]
+        self._device_fields = {i for i, a in enumerate(self._device) if a is not None}
+        self._host_fields = {i for i, a in enumerate(self._host_arrays) if a is not None}
+        self._standard = target_layout(layout.config)
+        self.fill_all("allocate")
+
+    def _allocate(self, adopted: dict[str, Any]) -> dict[str, Any]:
+        layout = self.layout
+        for name, tensor in adopted.items():
+            if layout[name].on_device:
+                self.backend.check(layout, name, tensor)
+            elif not isinstance(tensor, np.ndarray) or (tensor.shape, tensor.dtype) != (
+                layout.shape(name),
+                numpy_dtype(layout[name].dtype),
+            ):
+                raise LayoutError(f"field {name!r}: needed: a host array of {layout[name].dtype} {layout.shape(name)}")
+        fresh = self.backend.allocate(layout, [f.name for f in layout if f.on_device and f.name not in adopted])
+        host = {f.name: self._host(f.name) for f in layout if not f.on_device and f.name not in adopted}
+        return {**fresh, **host, **adopted}
+
+    def _host(self, name: str) -> NDArray[Any]:
+        return np.empty(self.layout.shape(name), numpy_dtype(self.layout[name].dtype))
+
+    # -- looking at it
+
+    def __getitem__(self, name: str) -> Any:
+        self.layout[name]
+        return self._buffers[name]
+
+    def __contains__(self, request_id: object) -> bool:
+        return request_id in self.slots.by_id
+
+    def mirror(self, name: str) -> NDArray[Any]:
+        """The host copy of a mirrored field; it always equals the device (F2). Read it only."""
+        if self.layout[name].residency != "mirrored":
+            raise LayoutError(f"field {name!r} is not mirrored{nearest(name, self._mirrors)}")
+        return self._mirrors[name]
+
+    def host_array(self, name: str) -> NDArray[Any]:
+        """The field's bytes on the host: the array itself where it lives there, else a copy after all queued work."""
+        tensor = self[name]
+        return tensor if isinstance(tensor, np.ndarray) else self.backend.read(tensor, "read", self.stats)
+
+    def slot_of(self, request_id: str) -> int:
+        """The slot that a request owns; ``TaskError`` if it owns none (S7)."""
+        return self.slots.slot_of(request_id)
+
+    def epoch_of(self, request_id: str) -> int:
+        """The epoch of a request that owns a slot; ``TaskError`` if it owns none."""
+        return self.slots.occupant(self.slot_of(request_id)).epoch
+
+    def owner(self, slot: int) -> str | None:
+        """The request that owns ``slot``; None: it is free."""
+        occupant = self.slots.occupants[self._slot(slot)]
+        return None if occupant is None else occupant.request_id
+
+    @property
+    def occupied(self) -> list[int]:
+        """The slots that have an owner, ascending."""
+        return [slot for slot, _ in self.slots]
+
+    @property
+    def launch_tokens(self) -> int:
+        """Tokens of the next step at most, as the host knows it (I7)."""
+        return int(self.slots.bound.sum())
+
+    @property
+    def num_active(self) -> int:
+        return int(np.count_nonzero(self.slots.bound))
+
+    @property
+    def has_prefill(self) -> bool:
+        return self.slots.has_prefill
+
+    def max_dec_len(self, request: Request) -> int:
+        """The generated tokens that ``request`` may have here, after the cut of rule I2."""
+        limit = self.config.max_model_len - request.num_prompt_tokens
+        given = request.sampling.max_dec_len
+        return limit if given is None else min(given, limit)
+
+    # -- changing it
+
+    def set_num_blocks(self, num_blocks: int) -> None:
+        """Tell how many blocks the KV cache has, once it is known."""
+        if isinstance(num_blocks, bool) or not isinstance(num_blocks, (int, np.integer)) or num_blocks < 1:
+            raise ValueError(f"num_blocks is {num_blocks!r}, allowed: a whole number of at least 1")
+        self.num_blocks = int(num_blocks)
+
+    def swap(self, i: int, j: int) -> None:
+        """Exchange two slots: every per-slot field, mirrors, side tables, owners (S4)."""
+        derived.swap(self, self._slot(i), self._slot(j))
+
+    def condense(self) -> list[tuple[int, int]]:
+        """Close the gaps between occupied slots; the moves (from, to) in order (S5)."""
+        return derived.condense(self)
+
+    def release(self, request_ids: Iterable[str], *, stream: Any = None) -> InsertReceipt:
+        """Free the slots of requests that have ended, as FinishTasks do (L7)."""
+        ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
+        return insert_tasks(self, [FinishTask(r) for r in ids], stream=stream)
+
+    def reset(self) -> None:
+        """Everything as in a new batch, in the same memory; open steps become stale (S6)."""
+        derived.reset(self)
+
+    def digest(self) -> str:
+        """A hash of every byte of every field, and of the slot map with its epochs."""
+        return derived.digest(self)
+
+    def diff(self, other: SlotBatch) -> list[derived.Difference]:
+        """Where two batches of one layout differ: the first cell of each field and slot."""
+        return derived.diff(self, other)
+
+    # -- steps
+
+    def ticket(self, rows: Iterable[str] | None = None) -> Ticket:
+        """Open a step over ``rows`` (request ids), else over every row with a launch bound above 0 (L3).
+
+        Rows in an open step take no part. ``TaskError`` for an unknown or doubled id.
+        """
+        require_keys(self, ("seq_lens_this_time",), "a ticket")
+        return Ticket(self, rows)
+
+    def fetch(self, step: Ticket) -> Fetch:
+        """Start bringing a committed step's results to the host (L6)."""
+        return Fetch(self, step)
+
+    def take_result(self, step: Ticket) -> None:
+        """What the host learns when a fetched result is taken (I7, M7); ``Fetch`` calls it once."""
+        result = step.result
+        assert result is not None
+        field = self.layout.by_key("input_ids_cpu")
+        for entry in step.entries:
+            slot = self.slots.by_epoch.get(entry.epoch)
+            if slot is None or step.lengths[entry.slot] == 0:
+                continue
+            s = entry.slot
+            if result.reason[s] != FinishReason.NONE:
+                self.slots.bound[slot] = 0
+            if field is not None and result.count[s]:
+                at = entry.occupant.request.num_prompt_tokens + int(result.step_idx[s])
+                row = np.moveaxis(self._buffers[field.name], field.slot_axis or 0, 0)[slot].reshape(-1)
+                row[at : at + result.count[s]] = result.tokens[s, : result.count[s]]
+
+    # -- side tables and callbacks (F5)
+
+    def side_table(self, name: str, factory: Callable[[Request], Any]) -> SideTable:
+        """A table of host objects that follow the requests; ``factory(request)`` makes one when a slot is taken."""
+        if name in self.sides.tables or name in self.layout:
+            raise LayoutError(f"{name!r} is taken already; a side table needs a name of its own")
+        table = self.sides.tables[name] = SideTable(name, factory, self.config.max_num_seqs)
+        for slot, occupant in self.slots:
+            table.put(slot, factory(occupant.request))
+        return table
+
+    def on_insert(self, callback: Callable[[str, int, int], None]) -> None:
+        """``callback(request_id, slot, epoch)`` after a request took a slot."""
+        self.sides.inserted.append(callback)
+
+    def on_move(self, callback: Callable[[str, int, int], None]) -> None:
+        """``callback(request_id, from_slot, to_slot)`` after swap or condense moved a request."""
+        self.sides.moved.append(callback)
+
+    def on_release(self, callback: Callable[[str, int], None]) -> None:
+        """``callback(request_id, slot)`` after a request lost its slot."""
+        self.sides.released.append(callback)
+
+    # -- for the operations of this package
+
+    def apply(self, packet: Packet, stream: Any) -> Event:
+        """Write a packet to the device, and its host part to host fields and mirrors at once."""
+        packet.only(self._host_fields).apply(self._host_arrays)
+        device = packet.only(self._device_fields)
+        return self.backend.apply(device, self._device, stream=stream, stats=self.stats) if len(device) else DONE
+
+    def fill_all(self, operation: str) -> None:
+        """Every cell of every field to its fill."""
+        fills = {f.name: f.fill for f in self.layout}
+
+        def run(_reads: Any, writes: dict[str, NDArray[Any]]) -> None:
+            for name, array in writes.items():
+                array[...] = fills[name]
+
+        self.run_on({name: name for name in fills}, run, operation)
+
+    def run_on(self, names: Mapping[str, str], run: Callable[[Any, Any], None], operation: str) -> None:
+        """Run ``run({}, arrays)`` on the fields ``names`` (argument: field), on the device, the host and mirrors."""
+        layout = self.layout
+        device = {k: self._buffers[n] for k, n in names.items() if layout[n].on_device}
+        self.backend.launch(run, {}, device, stats=self.stats)
+        host = {k: self._mirrors.get(n, self._buffers[n]) for k, n in names.items() if layout[n].on_host}
+        if host:
+            run({}, host)
+
+    def run_step(
+        self,
+        run: Callable[[Any, Any], None],
+        reads: tuple[str, ...],
+        writes: tuple[str, ...],
+        rows: NDArray[np.intp],
+        what: str,
+    ) -> None:
+        """Run a step function on the fields with these keys, then bring the twins of ``rows`` up to them (M6)."""
+        require_keys(self, (*reads, *writes), what)
+        twins = {f.key: f.twin_of for f in self.layout if f.twin_of in writes}
+        fields = {key: self.layout.by_key(key) for key in (*reads, *writes, *twins)}
+        tensors = {key: self._buffers[f.name] for key, f in fields.items() if f is not None}
+
+        def shaped(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+            return {key: self._standard_view(key, array) for key, array in arrays.items()}
+
+        def step(device_reads: Any, device_writes: Any) -> None:
+            arrays = shaped(device_writes)
+            run(shaped(device_reads), arrays)
+            for twin, key in twins.items():
+                assert key is not None
+                arrays[twin][rows] = arrays[key][rows]
+
+        self.backend.launch(
+            step,
+            {key: tensors[key] for key in reads},
+            {key: tensors[key] for key in (*writes, *twins)},
+            stats=self.stats,
+        )
+
+    def _standard_view(self, key: str, array: NDArray[Any]) -> NDArray[Any]:
+        """A view of a buffer with the slots first and the standard shape, whatever ``replace`` made of it (F3)."""
+        field = self.layout.by_key(key)
+        assert field is not None
+        rows = np.moveaxis(array, field.slot_axis or 0, 0)
+        plain = self._standard.by_key(field.twin_of or key)
+        if plain is None or rows.shape == self._standard.shape(plain.name):
+            return rows
+        shape = self._standard.shape(plain.name)
+        if rows.size != int(np.prod(shape)):
+            return rows
+        view = rows.reshape(shape)
+        if not np.may_share_memory(view, array):
+            raise LayoutError(f"field {field.name!r}: shape {array.shape} cannot be seen as {shape} without a copy")
+        return view
+
+    def snapshot(self, key: str) -> NDArray[Any]:
+        """A host copy of a per-slot number [S], by key."""
+        field = self.layout.by_key(key)
+        assert field is not None
+        return self.host_array(field.name).reshape(-1).copy()
+
+    def to_host(self, value: Any) -> NDArray[Any]:
+        """A step's argument as a host array: an array-like as it is, a device tensor read back."""
+        if isinstance(value, (np.ndarray, list, tuple)):
+            return np.asarray(value)
+        return self.backend.read(value, "argument", self.stats)
+
+    def _slot(self, slot: int) -> int:
+        if isinstance(slot, bool) or not isinstance(slot, (int, np.integer)) or not 0 <= slot < self.slots.size:
+            raise ValueError(f"slot is {slot!r}, allowed: 0 to {self.slots.size - 1}")
+        return int(slot)

@@ -1,0 +1,52 @@
+"""Lists of ids as arrays: strict, copied, read-only."""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+IdsLike = Iterable[int] | NDArray[Any]
+
+EMPTY: Ids = np.empty(0, np.int64)
+EMPTY.flags.writeable = False
+
+
+def as_ids(values: IdsLike, what: str) -> Ids:
+    """``values`` as a read-only int64 array [n] of its own memory.
+
+    Takes lists, tuples, ranges and one-dimensional integer arrays. Floats, bools and text are a ``TypeError``, ids
+    beyond 64 bits a ``ValueError``; the bounds of a vocabulary are checked later, where they are known.
+    """
+    if isinstance(values, np.ndarray):
+        ids = _from_array(values, what)
+    else:
+        ids = _from_list(values, what)
+    ids.flags.writeable = False
+    return ids
+
+
+def _from_array(values: NDArray[Any], what: str) -> Ids:
+    if values.size == 0 and values.ndim == 1:
+        return EMPTY
+    if values.dtype.kind not in "iu" or values.ndim != 1:
+        raise TypeError(f"{what} is an array of {values.dtype} with shape {values.shape}, allowed: whole numbers, shape [n]")
+    if values.dtype == np.uint64 and int(values.max()) > np.iinfo(np.int64).max:
+        raise ValueError(f"{what} holds {int(values.max())}, allowed: whole numbers of 64 bits with sign")
+    return values.astype(np.int64)
+
+
+def _from_list(values: Iterable[int], what: str) -> Ids:
+    if isinstance(values, (str, bytes, bytearray)) or not isinstance(values, Iterable):
+        raise TypeError(f"{what} is {values!r} ({type(values).__name__}), allowed: a list or an array of token ids")
+    try:
+        numbers = array.array("q", values)
+    except OverflowError:
+        raise ValueError(f"{what} holds a number beyond 64 bits") from None
+    except TypeError:
+        raise TypeError(f"{what} holds something that is not a whole number") from None
+    return np.frombuffer(numbers, np.int64) if numbers else EMPTY

@@ -1,0 +1,165 @@
+"""insert_tasks: the scheduler's tasks into the rows, all or nothing (rules I)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from slotline.core.backend import DONE, Event
+from slotline.core.errors import Fault, TaskError
+from slotline.core.plan import quantities
+from slotline.core.quantities import Ended, Quantities
+from slotline.core.slots import Occupant
+from slotline.core.tasks import Task
+from slotline.core.validate import Checked, check
+
+if TYPE_CHECKING:
+    from slotline.core.batch import SlotBatch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InsertReceipt:
+    """What an insertion did (I7)."""
+
+    slots: dict[str, int] = field(default_factory=dict)
+    """Of the requests that the tasks name: the slot of each that owns one now."""
+    epochs: dict[str, int] = field(default_factory=dict)
+    ended: dict[str, Ended] = field(default_factory=dict)
+    """Requests that their handed-over token ended (D4); release them."""
+    released: tuple[str, ...] = ()
+    """Ids, ascending."""
+    cut: dict[str, int] = field(default_factory=dict)
+    """Requests whose max_dec_len was more than the model's length leaves, with the one that is used."""
+    refused: tuple[Fault, ...] = ()
+    """With ``on_invalid="skip"``: why tasks were left out."""
+    event: Event = DONE
+    """The insertion's place in the stream."""
+    num_active: int = 0
+    """Rows with a launch bound above 0."""
+    has_prefill: bool = False
+    """Some row of the next step prefills; rows in an open step do not count."""
+    launch_tokens: int = 0
+    """Tokens of the next step at most."""
+
+
+def validate(batch: SlotBatch, tasks: Iterable[Task]) -> tuple[Fault, ...]:
+    """The faults that ``insert_tasks`` would find, ascending by request id; nothing is inserted (I1)."""
+    return check(batch, tasks).faults
+
+
+def insert_tasks(
+    batch: SlotBatch, tasks: Iterable[Task], *, stream: Any = None, on_invalid: str = "raise"
+) -> InsertReceipt:
+    """Insert tasks into their rows as one transaction.
+
+    Everything is validated first. Bad tasks refuse the whole call with ``TaskError``, whose ``.errors`` lists every
+    fault, and nothing has changed; with ``on_invalid="skip"`` the good tasks are inserted as if the others were not
+    in the call, and the receipt lists the faults. Tasks of different requests commute (I3). ``stream``: where the
+    writes are queued; None: the current one. Requests and tasks are read, never changed or kept waiting for: they may
+    be reused when the call returns.
+
+    Raises ``TaskError``; ``TypeError`` for something that is not a task; ``DeviceError`` if the device fails.
+    """
+    if on_invalid not in ("raise", "skip"):
+        raise ValueError(f"on_invalid is {on_invalid!r}, allowed: 'raise', 'skip'")
+    checked = check(batch, tasks)
+    if checked.faults and on_invalid == "raise":
+        raise TaskError(checked.faults, checked.hints)
+    takes, chunks = quantities(checked, takes=True), quantities(checked, takes=False)
+    packet = batch.planner.plan(checked, takes, chunks)
+    made = batch.sides.make(takes.p.requests)
+    event = batch.apply(packet, stream) if len(packet) else DONE
+    released = [_release(batch, request_id, slot) for request_id, slot in checked.releases]
+    ended = _take(batch, checked, takes)
+    _continue(batch, checked, chunks)
+    _decode(batch, checked)
+    batch.sides.put(checked.take_slots, made)
+    _tell(batch, checked)
+    table = batch.slots
+    owners = [r for r in checked.named if r in table.by_id]
+    return InsertReceipt(
+        slots={r: table.by_id[r] for r in owners},
+        epochs={r: table.occupant(table.by_id[r]).epoch for r in owners},
+        ended=ended,
+        released=tuple(sorted(released)),
+        cut=_cut(takes),
+        refused=checked.faults,
+        event=event,
+        num_active=batch.num_active,
+        has_prefill=batch.has_prefill,
+        launch_tokens=batch.launch_tokens,
+    )
+
+
+def _release(batch: SlotBatch, request_id: str, slot: int) -> str:
+    batch.slots.vacate(slot)
+    batch.sides.drop(slot)
+    return request_id
+
+
+def _take(batch: SlotBatch, checked: Checked, takes: Quantities) -> dict[str, Ended]:
+    """Epochs go in ascending request id over all that take a slot (S1)."""
+    table, tasks, slots = batch.slots, takes.p.tasks, checked.take_slots
+    order = sorted(range(len(tasks)), key=lambda i: tasks[i].request_id)
+    bounds = takes.launch_bound.tolist()
+    decodes = takes.p.handover
+    ended = {}
+    for i in order:
+        task, slot = tasks[i], slots[i]
+        last = decodes or task.end == len(task.request.history)
+        end = task.end
+        table.take(slot, Occupant(task.request, table.next_epoch, end, last, committed=decodes))
+        table.next_epoch += 1
+        table.bound[slot] = bounds[i]
+        _set_table(table, slot, takes.tables[i])
+        fate = takes.ended[i]
+        if fate is not None:
+            ended[task.request_id] = fate
+    return ended
+
+
+def _continue(batch: SlotBatch, checked: Checked, chunks: Quantities) -> None:
+    table = batch.slots
+    bounds = chunks.launch_bound.tolist()
+    for i, (task, slot) in enumerate(zip(chunks.p.tasks, checked.chunk_slots, strict=True)):
+        occupant = table.occupant(slot)
+        occupant.end, occupant.committed = task.end, False
+        occupant.last = task.end == len(task.request.history)
+        table.bound[slot] = bounds[i]
+        _set_table(table, slot, chunks.tables[i])
+
+
+def _set_table(table: Any, slot: int, blocks: Any) -> None:
+    table.blocks[slot, : len(blocks)] = blocks
+    table.blocks[slot, len(blocks) : table.num_blocks[slot]] = -1
+    table.num_blocks[slot] = len(blocks)
+
+
+def _decode(batch: SlotBatch, checked: Checked) -> None:
+    table, change = batch.slots, checked.tables
+    if not len(change.slots):
+        return
+    whole = change.slots[change.first == 0]
+    table.blocks[whole] = -1
+    rows = np.repeat(change.slots, change.length)
+    run = np.arange(len(change.ids)) - np.repeat(np.cumsum(change.length) - change.length, change.length)
+    table.blocks[rows, np.repeat(change.first, change.length) + run] = change.ids
+    table.num_blocks[change.slots] = change.first + change.length
+
+
+def _cut(takes: Quantities) -> dict[str, int]:
+    p = takes.p
+    return {p.tasks[i].request_id: int(p.max_dec_len[i]) for i in np.flatnonzero(p.cut).tolist()}
+
+
+def _tell(batch: SlotBatch, checked: Checked) -> None:
+    """The engine's callbacks, last: everything is in place when they run."""
+    for request_id, slot in checked.releases:
+        for released in batch.sides.released:
+            released(request_id, slot)
+    for task, slot in zip(checked.takes.tasks, checked.take_slots, strict=True):
+        for inserted in batch.sides.inserted:
+            inserted(task.request_id, slot, batch.slots.occupant(slot).epoch)

@@ -1,0 +1,107 @@
+"""SlotTable: who owns which slot, since when, and what the host knows of each row (rules S, I7)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slotline.core.config import BatchConfig
+from slotline.core.errors import Fault, TaskError, nearest
+from slotline.core.tasks import Request
+
+if TYPE_CHECKING:
+    from slotline.core.ticket import Ticket
+
+
+class Occupant:
+    """What the host knows of one request that owns a slot."""
+
+    __slots__ = ("committed", "end", "epoch", "last", "request", "request_id", "ticket")
+
+    def __init__(self, request: Request, epoch: int, end: int, last: bool, committed: bool) -> None:
+        self.request_id = request.request_id
+        self.request = request
+        self.epoch = epoch
+        self.end = end
+        """Where the newest chunk ends."""
+        self.last = last
+        """The newest chunk reaches the end of the history, or the request decodes."""
+        self.committed = committed
+        """The newest chunk has been committed: there is no prefill to do."""
+        self.ticket: Ticket | None = None
+        """The newest step that the request's present epoch is in."""
+
+    @property
+    def in_open_step(self) -> bool:
+        return self.ticket is not None and self.ticket.state == "open"
+
+
+class SlotTable:
+    """The slot map. One owner for each slot, by construction (S7)."""
+
+    def __init__(self, config: BatchConfig) -> None:
+        self.size = config.max_num_seqs
+        self.occupants: list[Occupant | None] = [None] * self.size
+        self.by_id: dict[str, int] = {}
+        self.by_epoch: dict[int, int] = {}
+        self.bound: NDArray[np.int64] = np.zeros(self.size, np.int64)
+        """Launch bound of each row (I7)."""
+        self.blocks: NDArray[np.int32] = np.full((self.size, config.max_blocks_per_seq), -1, np.int32)
+        """Block table of each row, for appending and for the check of doubles."""
+        self.num_blocks: NDArray[np.int32] = np.zeros(self.size, np.int32)
+        self.next_epoch = 1
+
+    def __iter__(self) -> Iterator[tuple[int, Occupant]]:
+        return ((slot, o) for slot, o in enumerate(self.occupants) if o is not None)
+
+    def slot_of(self, request_id: str) -> int:
+        """The request's slot; ``TaskError`` if it owns none (S7)."""
+        try:
+            return self.by_id[request_id]
+        except KeyError:
+            hint = f"it owns no slot{nearest(request_id, self.by_id)}" if isinstance(request_id, str) else ""
+            raise TaskError([Fault(str(request_id), "request_id", request_id, "a request that owns a slot")], [hint]) from None
+
+    def occupant(self, slot: int) -> Occupant:
+        found = self.occupants[slot]
+        if found is None:
+            raise LookupError(f"slot {slot} is free")
+        return found
+
+    def free_slots(self) -> list[int]:
+        return [slot for slot, o in enumerate(self.occupants) if o is None]
+
+    def take(self, slot: int, occupant: Occupant) -> None:
+        self.occupants[slot] = occupant
+        self.by_id[occupant.request_id] = slot
+        self.by_epoch[occupant.epoch] = slot
+
+    def vacate(self, slot: int) -> Occupant:
+        """End the epoch of the slot's owner (S2)."""
+        gone = self.occupant(slot)
+        self.occupants[slot] = None
+        del self.by_id[gone.request_id]
+        del self.by_epoch[gone.epoch]
+        self.bound[slot] = 0
+        self.blocks[slot] = -1
+        self.num_blocks[slot] = 0
+        return gone
+
+    def permute(self, dst: NDArray[np.intp], src: NDArray[np.intp]) -> None:
+        """Row ``dst[i]`` becomes what row ``src[i]`` was; the two name the same rows."""
+        moved = [self.occupants[s] for s in src]
+        for slot, occupant in zip(dst.tolist(), moved, strict=True):
+            self.occupants[slot] = occupant
+            if occupant is not None:
+                self.by_id[occupant.request_id] = slot
+                self.by_epoch[occupant.epoch] = slot
+        for array in (self.bound, self.blocks, self.num_blocks):
+            array[dst] = array[src]
+
+    @property
+    def has_prefill(self) -> bool:
+        """Some row of the next step has a chunk to prefill; rows in an open step do not count."""
+        return any(not o.committed and not o.in_open_step and self.bound[s] for s, o in self)

@@ -1,0 +1,139 @@
+"""Block tables after the decode tasks of a call: appended to, or replaced (rules I2, I3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slotline.core.checks import check_table, in_range
+from slotline.core.config import BatchConfig
+from slotline.core.faults import Faults
+from slotline.core.ids import EMPTY, Ids
+from slotline.core.tasks import DecodeTask
+
+if TYPE_CHECKING:
+    from slotline.core.slots import SlotTable
+
+
+class Tables(NamedTuple):
+    """What decode tasks do to block tables."""
+
+    prefilled: dict[str, Ids]
+    """The whole table of a request that is also prefilled in this call."""
+    slots: NDArray[np.intp]
+    """Rows [n] of other requests, ascending."""
+    first: NDArray[np.int64]
+    """Where each row's new ids begin [n]; 0: the whole table is new."""
+    length: NDArray[np.int64]
+    """How many there are [n]."""
+    ids: Ids
+    """They, row after row."""
+
+
+def settle_tables(
+    decodes: Sequence[tuple[str, list[DecodeTask]]],
+    prefilled: dict[str, Ids],
+    table: SlotTable,
+    config: BatchConfig,
+    num_blocks: int | None,
+    faults: Faults,
+) -> Tables:
+    """Fold the decode tasks of each request over its table. A bad task is flagged and left out of the fold."""
+    settled: dict[str, Ids] = {}
+    rows: list[tuple[int, int, Ids]] = []  # slot, first, ids
+    simple, folded = _split(decodes, prefilled)
+    if simple and not _appends_are_good(simple, table, config, num_blocks):
+        folded, simple = [*folded, *((r, [t]) for r, t in simple)], []
+    for request_id, task in simple:
+        slot = table.by_id[request_id]
+        ids = task.new_blocks if task.new_blocks is not None else EMPTY
+        rows.append((slot, int(table.num_blocks[slot]), ids))
+    for request_id, tasks in folded:
+        slot = table.by_id.get(request_id, -1)
+        base = prefilled.get(request_id)
+        if base is None:
+            base = table.blocks[slot, : table.num_blocks[slot]].astype(np.int64)
+        result = _fold(base, tasks, request_id, config, num_blocks, faults)
+        if result is None:
+            continue
+        whole, ids = result
+        if request_id in prefilled:
+            settled[request_id] = ids
+        elif whole:
+            rows.append((slot, 0, ids))
+        else:
+            rows.append((slot, len(base), ids[len(base) :]))
+    rows.sort(key=lambda row: row[0])
+    return Tables(
+        settled,
+        np.array([slot for slot, _, _ in rows], np.intp),
+        np.array([first for _, first, _ in rows], np.int64),
+        np.array([len(ids) for _, _, ids in rows], np.int64),
+        np.concatenate([ids for _, _, ids in rows]) if rows else EMPTY,
+    )
+
+
+def _split(
+    decodes: Sequence[tuple[str, list[DecodeTask]]], prefilled: dict[str, Ids]
+) -> tuple[list[tuple[str, DecodeTask]], list[tuple[str, list[DecodeTask]]]]:
+    """Requests with one appending task and nothing else, which are settled together, and all others."""
+    simple, folded = [], []
+    for request_id, tasks in decodes:
+        one = tasks[0]
+        if len(tasks) == 1 and one.block_table is None and one.new_blocks is not None and request_id not in prefilled:
+            simple.append((request_id, one))
+        else:
+            folded.append((request_id, tasks))
+    return simple, folded
+
+
+def _appends_are_good(
+    appends: Sequence[tuple[str, DecodeTask]], table: SlotTable, config: BatchConfig, num_blocks: int | None
+) -> bool:
+    """Whether all appended ids exist, fit and are new in their rows: the usual case, settled without a loop."""
+    slots = np.array([table.by_id[r] for r, _ in appends], np.intp)
+    lists = [t.new_blocks for _, t in appends if t.new_blocks is not None]
+    lens = np.array([len(ids) for ids in lists], np.int64)
+    flat = np.concatenate(lists)
+    top = np.iinfo(np.int32).max if num_blocks is None else num_blocks
+    if not in_range(flat, top) or (table.num_blocks[slots] + lens > config.max_blocks_per_seq).any():
+        return False
+    rows = np.repeat(slots, lens)
+    real = flat != (-1 if config.null_block is None else config.null_block)
+    for part in range(0, len(flat), 4096):  # bounded memory, however many ids
+        at = slice(part, part + 4096)
+        if ((table.blocks[rows[at]] == flat[at, None]).any(axis=1) & real[at]).any():
+            return False
+    keys = ((rows << 32) | flat)[real]
+    keys.sort()
+    return not (keys[1:] == keys[:-1]).any()
+
+
+def _fold(
+    base: Ids, tasks: Sequence[DecodeTask], request_id: str, config: BatchConfig, num_blocks: int | None, faults: Faults
+) -> tuple[bool, Ids] | None:
+    """(replaced, final table), or None if no task is good."""
+    current, whole, changed = base, False, False
+    for task in tasks:
+        before = len(faults)
+        if (task.block_table is None) == (task.new_blocks is None):
+            given = "neither" if task.block_table is None else "both"
+            faults.add(request_id, "block_table", given, "one", "give exactly one of block_table and new_blocks")
+            continue
+        appends = task.block_table is None
+        field = "new_blocks" if appends else "block_table"
+        ids = task.new_blocks if task.block_table is None else task.block_table
+        assert ids is not None
+        table = np.concatenate((current, ids)) if appends else ids
+        if len(table) > config.max_blocks_per_seq:
+            faults.add(request_id, field, len(table), config.max_blocks_per_seq, "ceil(max_model_len / block_size)")
+        check_table(ids, request_id, field, faults, num_blocks, config.null_block)
+        if appends and len(faults) == before:
+            check_table(table, request_id, field, faults, num_blocks, config.null_block)
+        if len(faults) > before:
+            continue
+        current, whole, changed = table, whole or not appends, True
+    return (whole, current) if changed else None

@@ -1,0 +1,160 @@
+"""What a scheduler says: requests, and the five tasks that move them through their slots.
+
+Everything is normalised and copied once, when it is made, and never changed by slotline (rule I5).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from slotline.core.ids import Ids, IdsLike, as_ids
+from slotline.core.sampling import DEFAULT, SamplingParams
+
+_NO_EXTRA: Mapping[str, Any] = MappingProxyType({})
+
+
+class Request:
+    """One request: its prompt, what it has generated so far, and what it asks of the sampler.
+
+    - ``prompt_token_ids``, ``output_token_ids``: token ids [n], copied into one int64 array ``history``.
+    - ``draft_token_ids``: role decode only: the first token and the drafts that the prefill side made (D1, D2).
+    - ``hidden_state``: [hidden_size], for ``mtp.first_token_hidden_states``.
+    - ``extra``: values for fields of your own, by the names that their ``extra(name)`` rules use.
+
+    Raises ``TypeError`` or ``ValueError`` for what is not ids at all; ids outside the vocabulary are a ``TaskError``
+    of ``insert_tasks``.
+    """
+
+    __slots__ = ("draft_token_ids", "extra", "hidden_state", "history", "num_prompt_tokens", "request_id", "sampling")
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_token_ids: IdsLike,
+        output_token_ids: IdsLike = (),
+        draft_token_ids: IdsLike = (),
+        sampling: SamplingParams | None = None,
+        hidden_state: Any = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.request_id = _request_id(request_id)
+        prompt = as_ids(prompt_token_ids, "prompt_token_ids")
+        output = as_ids(output_token_ids, "output_token_ids")
+        self.history: Ids = prompt
+        """prompt + output, int64 [n], read-only."""
+        if len(output):
+            self.history = np.concatenate((prompt, output))
+            self.history.flags.writeable = False
+        self.num_prompt_tokens: int = len(prompt)
+        self.draft_token_ids: Ids = as_ids(draft_token_ids, "draft_token_ids")
+        if sampling is not None and not isinstance(sampling, SamplingParams):
+            raise TypeError(f"sampling is {sampling!r} ({type(sampling).__name__}), allowed: SamplingParams or None")
+        self.sampling: SamplingParams = DEFAULT if sampling is None else sampling
+        self.hidden_state: Any = None if hidden_state is None else np.array(hidden_state)
+        self.extra: Mapping[str, Any] = MappingProxyType(dict(extra)) if extra else _NO_EXTRA
+
+    @property
+    def prompt_token_ids(self) -> Ids:
+        return self.history[: self.num_prompt_tokens]
+
+    @property
+    def output_token_ids(self) -> Ids:
+        return self.history[self.num_prompt_tokens :]
+
+    def __repr__(self) -> str:
+        generated = len(self.history) - self.num_prompt_tokens
+        return f"Request({self.request_id!r}, {self.num_prompt_tokens} prompt tokens, {generated} generated)"
+
+
+class PrefillTask:
+    """Prefill ``history[start:end]`` of ``request``. Takes a slot, or continues in the one the request owns.
+
+    ``block_table``: block ids [n], the whole table. ``slot``: a slot to take; None: the lowest free one (rule S1).
+    """
+
+    __slots__ = ("block_table", "end", "request", "slot", "start")
+
+    def __init__(self, request: Request, start: int, end: int, block_table: IdsLike, slot: int | None = None) -> None:
+        if not isinstance(request, Request):
+            raise TypeError(f"request is {request!r} ({type(request).__name__}), allowed: a Request")
+        self.request = request
+        self.start = _whole("start", start)
+        self.end = _whole("end", end)
+        self.block_table: Ids = as_ids(block_table, "block_table")
+        self.slot = None if slot is None else _whole("slot", slot)
+
+    @property
+    def request_id(self) -> str:
+        return self.request.request_id
+
+    def __repr__(self) -> str:
+        return f"PrefillTask({self.request_id!r}, [{self.start}, {self.end}), {len(self.block_table)} blocks)"
+
+
+class DecodeTask:
+    """New blocks for a running request: the whole ``block_table``, or ``new_blocks`` that are appended to it.
+
+    Exactly one of the two is given (checked by ``insert_tasks``).
+    """
+
+    __slots__ = ("block_table", "new_blocks", "request_id")
+
+    def __init__(
+        self, request_id: str, block_table: IdsLike | None = None, *, new_blocks: IdsLike | None = None
+    ) -> None:
+        self.request_id = _request_id(request_id)
+        self.block_table: Ids | None = None if block_table is None else as_ids(block_table, "block_table")
+        self.new_blocks: Ids | None = None if new_blocks is None else as_ids(new_blocks, "new_blocks")
+
+    def __repr__(self) -> str:
+        return f"DecodeTask({self.request_id!r})"
+
+
+class _Release:
+    __slots__ = ("request_id",)
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = _request_id(request_id)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.request_id!r})"
+
+
+class PreemptTask(_Release):
+    """Take the slot from a request that will be resumed later, by a new PrefillTask over its history so far."""
+
+    __slots__ = ()
+
+
+class AbortTask(_Release):
+    """Take the slot from a request that is given up."""
+
+    __slots__ = ()
+
+
+class FinishTask(_Release):
+    """Take the slot from a request that has ended."""
+
+    __slots__ = ()
+
+
+ReleaseTask = PreemptTask | AbortTask | FinishTask
+Task = PrefillTask | DecodeTask | PreemptTask | AbortTask | FinishTask
+
+
+def _request_id(value: str) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"request_id is {value!r} ({type(value).__name__}), allowed: text")
+    return value
+
+
+def _whole(what: str, value: int) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} is {value!r} ({type(value).__name__}), allowed: a whole number") from None

@@ -1,0 +1,93 @@
+"""slotline: puts the tasks of an LLM engine's scheduler into its device buffers, as one transaction and one packet."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from slotline.core.backend import Abilities, Backend, Event, Probe, TensorInfo, async_set_value
+from slotline.core.batch import SlotBatch
+from slotline.core.commit import commit_step
+from slotline.core.config import BatchConfig
+from slotline.core.derived import Difference
+from slotline.core.drafts import commit_drafts
+from slotline.core.errors import (
+    BackendUnavailable,
+    ConfigError,
+    DeviceError,
+    Fault,
+    LayoutError,
+    PacketError,
+    SlotlineError,
+    TaskError,
+)
+from slotline.core.fetch import Output
+from slotline.core.field import KEEP, Column, Extra, Field, column, extra
+from slotline.core.insert import InsertReceipt, insert_tasks, validate
+from slotline.core.layout import BufferLayout
+from slotline.core.packet import Packet
+from slotline.core.padding import pad_stop_sequences
+from slotline.core.quantities import Ended
+from slotline.core.registry import BackendInfo, list_backends, load_backend
+from slotline.core.sampling import SamplingParams
+from slotline.core.side import SideTable
+from slotline.core.standard import mtp_layout, target_layout
+from slotline.core.stats import Stats
+from slotline.core.stop import FinishReason
+from slotline.core.tasks import AbortTask, DecodeTask, FinishTask, PreemptTask, PrefillTask, Request
+from slotline.core.ticket import Ticket
+
+try:
+    __version__ = version("slotline")
+except PackageNotFoundError:  # a source tree that was never installed
+    __version__ = "unknown"
+
+__all__ = [
+    "KEEP",
+    "AbortTask",
+    "Abilities",
+    "Backend",
+    "BackendInfo",
+    "BackendUnavailable",
+    "BatchConfig",
+    "BufferLayout",
+    "Column",
+    "ConfigError",
+    "DecodeTask",
+    "DeviceError",
+    "Difference",
+    "Ended",
+    "Event",
+    "Extra",
+    "Fault",
+    "Field",
+    "FinishReason",
+    "FinishTask",
+    "InsertReceipt",
+    "LayoutError",
+    "Output",
+    "Packet",
+    "PacketError",
+    "PreemptTask",
+    "PrefillTask",
+    "Probe",
+    "Request",
+    "SamplingParams",
+    "SideTable",
+    "SlotBatch",
+    "SlotlineError",
+    "Stats",
+    "TaskError",
+    "TensorInfo",
+    "Ticket",
+    "__version__",
+    "async_set_value",
+    "column",
+    "commit_drafts",
+    "commit_step",
+    "extra",
+    "insert_tasks",
+    "list_backends",
+    "load_backend",
+    "mtp_layout",
+    "pad_stop_sequences",
+    "target_layout",
+    "validate",
+]

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from slotline.core import strided, values
+import slotline.core.strided as strided
+import slotline.core.values as values
 from slotline.core.errors import BackendUnavailable, LayoutError, SlotlineError
 from slotline.core.layout import BufferLayout, numpy_dtype
 from slotline.core.stats import Stats
@@ -259,7 +260,7 @@ class Backend(ABC):
             stats.add("bytes", "launch", array.nbytes)
         return DONE
 
-    def _synchronize(self) -> None:
+    def _synchronize(self) -> None:  # noqa: B027  (a device without streams has nothing to wait for)
         """Nothing is queued on a device without streams."""
 
 

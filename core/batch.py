@@ -9,17 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotline.core import derived
-from slotline.core.backend import DONE, Backend, Event
-from slotline.core.commit import require_keys
+from slotline.core.backend import Backend
+from slotline.core.buffers import Buffers
 from slotline.core.errors import LayoutError, nearest
 from slotline.core.fetch import Fetch
 from slotline.core.insert import InsertReceipt, insert_tasks
-from slotline.core.layout import BufferLayout, numpy_dtype
-from slotline.core.packet import Packet
+from slotline.core.layout import BufferLayout
 from slotline.core.plan import Planner
 from slotline.core.side import Sides, SideTable
 from slotline.core.slots import SlotTable
-from slotline.core.standard import target_layout
 from slotline.core.stats import Stats
 from slotline.core.stop import FinishReason
 from slotline.core.tasks import FinishTask, Request
@@ -56,39 +54,15 @@ class SlotBatch:
         adopted = dict(tensors or {})
         for name in (*adopted, *(chosen := set(only or ()))):
             layout[name]
-        self._buffers = self._allocate(adopted)
-        self._mirrors = {f.name: self._host(f.name) for f in layout if f.residency == "mirrored"}
+        self.buffers = Buffers(layout, backend, self.stats, adopted)
         self.planner = Planner(layout, set(adopted), chosen if only is not None else None)
-        names = layout.names
-        self._device = [self._buffers[n] if layout[n].on_device else None for n in names]
-        self._host_arrays = [self._mirrors.get(n, None if layout[n].on_device else self._buffers[n]) for n in names]
-        self._device_fields = {i for i, a in enumerate(self._device) if a is not None}
-        self._host_fields = {i for i, a in enumerate(self._host_arrays) if a is not None}
-        self._standard = target_layout(layout.config)
-        self.fill_all("allocate")
-
-    def _allocate(self, adopted: dict[str, Any]) -> dict[str, Any]:
-        layout = self.layout
-        for name, tensor in adopted.items():
-            if layout[name].on_device:
-                self.backend.check(layout, name, tensor)
-            elif not isinstance(tensor, np.ndarray) or (tensor.shape, tensor.dtype) != (
-                layout.shape(name),
-                numpy_dtype(layout[name].dtype),
-            ):
-                raise LayoutError(f"field {name!r}: needed: a host array of {layout[name].dtype} {layout.shape(name)}")
-        fresh = self.backend.allocate(layout, [f.name for f in layout if f.on_device and f.name not in adopted])
-        host = {f.name: self._host(f.name) for f in layout if not f.on_device and f.name not in adopted}
-        return {**fresh, **host, **adopted}
-
-    def _host(self, name: str) -> NDArray[Any]:
-        return np.empty(self.layout.shape(name), numpy_dtype(self.layout[name].dtype))
+        self.buffers.fill_all("allocate")
 
     # -- looking at it
 
     def __getitem__(self, name: str) -> Any:
         self.layout[name]
-        return self._buffers[name]
+        return self.buffers.tensors[name]
 
     def __contains__(self, request_id: object) -> bool:
         return request_id in self.slots.by_id
@@ -96,8 +70,8 @@ class SlotBatch:
     def mirror(self, name: str) -> NDArray[Any]:
         """The host copy of a mirrored field; it always equals the device (F2). Read it only."""
         if self.layout[name].residency != "mirrored":
-            raise LayoutError(f"field {name!r} is not mirrored{nearest(name, self._mirrors)}")
-        return self._mirrors[name]
+            raise LayoutError(f"field {name!r} is not mirrored{nearest(name, self.buffers.mirrors)}")
+        return self.buffers.mirrors[name]
 
     def host_array(self, name: str) -> NDArray[Any]:
         """The field's bytes on the host: the array itself where it lives there, else a copy after all queued work."""
@@ -181,7 +155,7 @@ class SlotBatch:
 
         Rows in an open step take no part. ``TaskError`` for an unknown or doubled id.
         """
-        require_keys(self, ("seq_lens_this_time",), "a ticket")
+        self.buffers.require(("seq_lens_this_time",), "a ticket")
         return Ticket(self, rows)
 
     def fetch(self, step: Ticket) -> Fetch:
@@ -200,10 +174,10 @@ class SlotBatch:
             s = entry.slot
             if result.reason[s] != FinishReason.NONE:
                 self.slots.bound[slot] = 0
-            if field is not None and result.count[s]:
+            if field is not None and result.counts[s]:
                 at = entry.occupant.request.num_prompt_tokens + int(result.step_idx[s])
-                row = np.moveaxis(self._buffers[field.name], field.slot_axis or 0, 0)[slot].reshape(-1)
-                row[at : at + result.count[s]] = result.tokens[s, : result.count[s]]
+                row = np.moveaxis(self.buffers.tensors[field.name], field.slot_axis or 0, 0)[slot].reshape(-1)
+                row[at : at + result.counts[s]] = result.tokens[s, : result.counts[s]]
 
     # -- side tables and callbacks (F5)
 
@@ -229,78 +203,6 @@ class SlotBatch:
         self.sides.released.append(callback)
 
     # -- for the operations of this package
-
-    def apply(self, packet: Packet, stream: Any) -> Event:
-        """Write a packet to the device, and its host part to host fields and mirrors at once."""
-        packet.only(self._host_fields).apply(self._host_arrays)
-        device = packet.only(self._device_fields)
-        return self.backend.apply(device, self._device, stream=stream, stats=self.stats) if len(device) else DONE
-
-    def fill_all(self, operation: str) -> None:
-        """Every cell of every field to its fill."""
-        fills = {f.name: f.fill for f in self.layout}
-
-        def run(_reads: Any, writes: dict[str, NDArray[Any]]) -> None:
-            for name, array in writes.items():
-                array[...] = fills[name]
-
-        self.run_on({name: name for name in fills}, run, operation)
-
-    def run_on(self, names: Mapping[str, str], run: Callable[[Any, Any], None], operation: str) -> None:
-        """Run ``run({}, arrays)`` on the fields ``names`` (argument: field), on the device, the host and mirrors."""
-        layout = self.layout
-        device = {k: self._buffers[n] for k, n in names.items() if layout[n].on_device}
-        self.backend.launch(run, {}, device, stats=self.stats)
-        host = {k: self._mirrors.get(n, self._buffers[n]) for k, n in names.items() if layout[n].on_host}
-        if host:
-            run({}, host)
-
-    def run_step(
-        self,
-        run: Callable[[Any, Any], None],
-        reads: tuple[str, ...],
-        writes: tuple[str, ...],
-        rows: NDArray[np.intp],
-        what: str,
-    ) -> None:
-        """Run a step function on the fields with these keys, then bring the twins of ``rows`` up to them (M6)."""
-        require_keys(self, (*reads, *writes), what)
-        twins = {f.key: f.twin_of for f in self.layout if f.twin_of in writes}
-        fields = {key: self.layout.by_key(key) for key in (*reads, *writes, *twins)}
-        tensors = {key: self._buffers[f.name] for key, f in fields.items() if f is not None}
-
-        def shaped(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-            return {key: self._standard_view(key, array) for key, array in arrays.items()}
-
-        def step(device_reads: Any, device_writes: Any) -> None:
-            arrays = shaped(device_writes)
-            run(shaped(device_reads), arrays)
-            for twin, key in twins.items():
-                assert key is not None
-                arrays[twin][rows] = arrays[key][rows]
-
-        self.backend.launch(
-            step,
-            {key: tensors[key] for key in reads},
-            {key: tensors[key] for key in (*writes, *twins)},
-            stats=self.stats,
-        )
-
-    def _standard_view(self, key: str, array: NDArray[Any]) -> NDArray[Any]:
-        """A view of a buffer with the slots first and the standard shape, whatever ``replace`` made of it (F3)."""
-        field = self.layout.by_key(key)
-        assert field is not None
-        rows = np.moveaxis(array, field.slot_axis or 0, 0)
-        plain = self._standard.by_key(field.twin_of or key)
-        if plain is None or rows.shape == self._standard.shape(plain.name):
-            return rows
-        shape = self._standard.shape(plain.name)
-        if rows.size != int(np.prod(shape)):
-            return rows
-        view = rows.reshape(shape)
-        if not np.may_share_memory(view, array):
-            raise LayoutError(f"field {field.name!r}: shape {array.shape} cannot be seen as {shape} without a copy")
-        return view
 
     def snapshot(self, key: str) -> NDArray[Any]:
         """A host copy of a per-slot number [S], by key."""

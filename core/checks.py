@@ -50,7 +50,8 @@ class Prefills:
         if self.config.num_levels == 0:
             return np.ones_like(self.start)
         step_idx = self.output_len + 1
-        return 1 + np.clip(self.max_dec_len - step_idx - 1, 0, 1)
+        first: Ints = 1 + np.clip(self.max_dec_len - step_idx - 1, 0, 1)
+        return first
 
     def select(self, keep: Bad) -> Prefills:
         """The tasks for which ``keep`` holds."""
@@ -59,7 +60,7 @@ class Prefills:
         return Prefills(self.config, [t for t, k in zip(self.tasks, keep.tolist(), strict=True) if k])
 
 
-def _whole_numbers(rows: list[tuple[int, ...]]) -> Ints:
+def _whole_numbers(rows: Sequence[tuple[int, ...]]) -> Ints:
     """The columns of ``rows`` [6, n]; chunk ends beyond 64 bits are brought into range, where they still fail."""
     try:
         table = np.array(rows, np.int64).reshape(len(rows), 6)
@@ -76,7 +77,7 @@ class PrefillChecks:
         self.p, self.faults, self.num_blocks = prefills, faults, num_blocks
         self.bad: Bad = np.zeros(len(prefills.tasks), bool)
 
-    def _flag(self, mask: Bad, field: str, values: Any, bounds: Any, hint: str = "") -> None:
+    def flag(self, mask: Bad, field: str, values: Any, bounds: Any, hint: str = "") -> None:
         if not mask.any():
             return
         self.bad |= mask
@@ -90,37 +91,37 @@ class PrefillChecks:
         p, c, m = self.p, self.p.config.max_chunk_tokens, self.p.config.num_levels
         if p.handover:
             wrong = p.end != p.history_len
-            self._flag(wrong, "end", p.end, p.history_len, "role decode: end is len(prompt) + len(output)")
+            self.flag(wrong, "end", p.end, p.history_len, "role decode: end is len(prompt) + len(output)")
             return
         below = p.start < 0
         empty = ~below & (p.start >= p.end)
-        self._flag(below, "start", p.start, 0)
-        self._flag(empty, "start", p.start, p.end, "a chunk has at least one token")
+        self.flag(below, "start", p.start, 0)
+        self.flag(empty, "start", p.start, p.end, "a chunk has at least one token")
         ranged = ~below & ~empty
         over = ranged & (p.end > p.history_len)
-        self._flag(over, "end", p.end, p.history_len, "the end of the history")
+        self.flag(over, "end", p.end, p.history_len, "the end of the history")
         long = ranged & (p.end - p.start > c)
-        self._flag(long, "end", p.end, p.start + c, "max_chunk_tokens; split the chunk")
+        self.flag(long, "end", p.end, p.start + c, "max_chunk_tokens; split the chunk")
         left = p.history_len - p.end
         short = ranged & ~over & (left > 0) & (left < m)
-        self._flag(short, "end", p.end, p.history_len - m, "the last chunk keeps mtp_levels tokens")
+        self.flag(short, "end", p.end, p.history_len - m, "the last chunk keeps mtp_levels tokens")
 
     def lengths(self) -> None:
         """0 < len(prompt) < L, history <= L, and something left to generate."""
         p, longest = self.p, self.p.config.max_model_len
-        self._flag(p.prompt_len == 0, "prompt_token_ids", 0, 1, "a prompt has at least one token")
+        self.flag(p.prompt_len == 0, "prompt_token_ids", 0, 1, "a prompt has at least one token")
         long = p.prompt_len >= longest
-        self._flag(long, "prompt_token_ids", p.prompt_len, longest - 1, "max_model_len - 1")
-        self._flag(~long & (p.history_len > longest), "output_token_ids", p.history_len, longest, "max_model_len")
+        self.flag(long, "prompt_token_ids", p.prompt_len, longest - 1, "max_model_len - 1")
+        self.flag(~long & (p.history_len > longest), "output_token_ids", p.history_len, longest, "max_model_len")
 
     def blocks(self) -> None:
         """Enough blocks for ``end``, not more than a row has; ids that exist, each once."""
         p, most = self.p, self.p.config.max_blocks_per_seq
         over = p.table_len > most
-        self._flag(over, "block_table", p.table_len, most, "ceil(max_model_len / block_size)")
+        self.flag(over, "block_table", p.table_len, most, "ceil(max_model_len / block_size)")
         need = -(-(p.end + p.first_step) // p.config.block_size)
         few = ~over & (p.table_len < need) & (p.end <= p.history_len)
-        self._flag(few, "block_table", p.table_len, need, "the blocks must cover the chunk's end")
+        self.flag(few, "block_table", p.table_len, need, "the blocks must cover the chunk's end")
         self.bad |= check_tables(
             [t.block_table for t in p.tasks], [t.request_id for t in p.tasks], "block_table", self.faults,
             self.num_blocks, p.config.null_block,
@@ -129,7 +130,9 @@ class PrefillChecks:
     def token_ids(self) -> None:
         """Every id of prompt, output and drafts lies in the vocabulary."""
         p, vocab = self.p, self.p.config.vocab_size
-        lists: list[Ids] = [r.history for r in p.requests] + [r.draft_token_ids for r in p.requests if len(r.draft_token_ids)]
+        lists: list[Ids] = [r.history for r in p.requests] + [
+            r.draft_token_ids for r in p.requests if len(r.draft_token_ids)
+        ]
         if in_range(np.concatenate(lists) if lists else np.empty(0, np.int64), vocab):
             return
         for i, r in enumerate(p.requests):
@@ -145,7 +148,7 @@ class PrefillChecks:
         if self.p.handover:
             few = self.p.draft_len < self.p.first_step
             hint = "role decode: the first token, then the drafts of the prefill side"
-            self._flag(few, "draft_token_ids", self.p.draft_len, self.p.first_step, hint)
+            self.flag(few, "draft_token_ids", self.p.draft_len, self.p.first_step, hint)
 
     def hidden_state(self) -> None:
         """[hidden_size] finite numbers, where the config has a hidden width."""
@@ -159,94 +162,6 @@ class PrefillChecks:
             if state.dtype.kind not in "fiuV" or state.shape != (width,):
                 self.bad[i] = True
                 self.faults.add(r.request_id, "hidden_state", state.shape, (width,), "numbers of shape [hidden_size]")
-
-    def sampling(self) -> None:
-        SamplingChecks(self).run()
-
-
-class SamplingChecks:
-    """Finite values within their bounds, lengths that leave something to do, bad words and stop sequences."""
-
-    _RANGES: tuple[tuple[str, float | None, float | None], ...] = (
-        ("temperature", 0.0, None),
-        ("top_p", None, 1.0),
-        ("min_p", 0.0, 1.0),
-        ("top_k", 0, None),
-        ("penalty_score", None, None),
-        ("frequency_score", None, None),
-        ("presence_score", None, None),
-    )
-    _POSITIVE = ("top_p", "penalty_score")
-
-    def __init__(self, checks: PrefillChecks) -> None:
-        self.flag = checks._flag
-        self.checks, self.p = checks, checks.p
-
-    def run(self) -> None:
-        columns = self.p.sampling
-        for name, low, high in self._RANGES:
-            self._range(name, columns[name], low, high)
-        self._whole_numbers()
-        self._lengths()
-        for i, r in enumerate(self.p.requests):
-            if len(r.sampling.bad_tokens) or r.sampling.stop_lists:
-                self._lists(i)
-
-    def _range(self, name: str, values: NDArray[Any], low: float | None, high: float | None) -> None:
-        finite = np.ones(len(values), bool)
-        if values.dtype.kind == "f":
-            with np.errstate(over="ignore"):
-                finite = np.isfinite(values.astype(np.float32))
-            self.flag(~finite, name, values, "finite", "a float32 that is finite")
-        if name in self._POSITIVE:
-            # As the device sees it: what rounds to 0 in float32 is not positive.
-            self.flag(finite & ~(values.astype(np.float32) > 0), name, values, 0.0, "above 0")
-        if low is not None:
-            self.flag(finite & (values < low), name, values, low)
-        if high is not None:
-            self.flag(finite & (values > high), name, values, high)
-
-    def _whole_numbers(self) -> None:
-        """Values that an int32 field cannot hold; the seed alone has 64 bits."""
-        info = np.iinfo(np.int32)
-        for name in self.p.sampling.dtype.names or ():
-            values = self.p.sampling[name]
-            if values.dtype.kind != "i" or name in ("infer_seed", "max_dec_len"):
-                continue
-            self.flag(values > info.max, name, values, info.max)
-            if name not in ("top_k", "min_dec_len"):
-                self.flag(values < info.min, name, values, info.min)
-
-    def _lengths(self) -> None:
-        p = self.p
-        least = p.sampling["min_dec_len"]
-        low = p.max_dec_len < 1
-        given = low & (p.sampling["max_dec_len"] != UNSET) & ~p.cut
-        self.flag(given, "max_dec_len", p.max_dec_len, 1)
-        done = ~low & (p.output_len >= p.max_dec_len) & (p.history_len <= p.config.max_model_len)
-        self.flag(done, "output_token_ids", p.output_len, p.max_dec_len, "max_dec_len is reached; finish the request")
-        self.flag(least < 0, "min_dec_len", least, 0)
-        over = ~low & (least > p.max_dec_len) & (least <= np.iinfo(np.int32).max)
-        self.flag(over, "min_dec_len", least, p.max_dec_len, "max_dec_len")
-
-    def _lists(self, i: int) -> None:
-        from slotline.core.padding import stop_faults, strip_padding
-
-        config, request = self.p.config, self.p.requests[i]
-        found = []
-        bad = request.sampling.bad_tokens
-        assert isinstance(bad, np.ndarray)
-        if len(bad) > config.max_bad_tokens:
-            found.append(("bad_tokens", len(bad), config.max_bad_tokens, "max_bad_tokens"))
-        wrong = bad[(bad < 0) | (bad >= config.vocab_size)]
-        if len(wrong):
-            found.append(("bad_tokens", int(wrong[0]), config.vocab_size, "token ids are 0 to vocab_size - 1"))
-        lists = [strip_padding(seq) for seq in request.sampling.stop_lists]
-        for fault in stop_faults(lists, config.max_stop_seqs, config.stop_seqs_max_len, config.vocab_size):
-            found.append(("stop_seqs", fault.value, fault.bound, fault.hint))
-        for field, value, bound, hint in found:
-            self.checks.bad[i] = True
-            self.checks.faults.add(request.request_id, field, value, bound, hint)
 
 
 def in_range(ids: NDArray[Any], limit: int | None) -> bool:

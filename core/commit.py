@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slotline.core.errors import LayoutError
 from slotline.core.stop import FinishReason, scan
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class Committed(NamedTuple):
 
     tokens: NDArray[Any]
     """[S, K + 1]; of stale rows as accepted, uncut."""
-    count: NDArray[Any]
+    counts: NDArray[Any]
     """[S]"""
     reason: NDArray[Any]
     """[S]; 0 for stale rows."""
@@ -101,7 +100,7 @@ def commit_step(batch: SlotBatch, step: Ticket, accept_tokens: Any, accept_num: 
         commit_rows(reads, writes, result, tokens, count, source, config.eos_token_ids, config.spec_method != "none",
                     config.role == "prefill")  # fmt: skip
 
-    batch.run_step(run, READS, WRITES, np.flatnonzero(source >= 0), "commit_step")
+    batch.buffers.run_step(run, READS, WRITES, np.flatnonzero(source >= 0), "commit_step")
     step.result = result
     step.state = "committed"
     if stale.any():
@@ -123,7 +122,7 @@ def _empty_result(
     size, width = tokens.shape
     return Committed(
         tokens=np.where(told[:, None], tokens, -1),
-        count=np.where(told, np.clip(count, 0, width), 0).astype(np.int32),
+        counts=np.where(told, np.clip(count, 0, width), 0).astype(np.int32),
         reason=np.zeros(size, np.int32),
         match=np.full((size, 2), -1, np.int32),
         step_idx=np.zeros(size, np.int32),
@@ -207,7 +206,7 @@ def commit_rows(
 
     here = np.flatnonzero(live)
     there = source[here]
-    result.tokens[there], result.count[there] = cut[here], kept[here]
+    result.tokens[there], result.counts[there] = cut[here], kept[here]
     result.reason[there], result.match[there] = reason[here], found.match[here]
     result.step_idx[there], result.goes_on[there] = step_idx[here], on[here]
 
@@ -227,10 +226,3 @@ def _tell_host(batch: SlotBatch, step: Ticket) -> None:
         entry.occupant.committed = True
         handed = entry.last and config.role == "prefill"
         table.bound[slot] = 1 + config.num_drafts if entry.last and not handed else 0
-
-
-def require_keys(batch: SlotBatch, keys: tuple[str, ...], what: str) -> None:
-    """``LayoutError`` if the layout lacks a field that a step function works on."""
-    missing = [key for key in keys if batch.layout.by_key(key) is None]
-    if missing:
-        raise LayoutError(f"{what} needs the fields {', '.join(missing)}, which this layout lacks")

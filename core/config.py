@@ -70,9 +70,13 @@ class BatchConfig:
         for name, lowest in (("num_blocks", 1), ("hidden_size", 1), ("null_block", 0)):
             if getattr(self, name) is not None:
                 self._set(name, _whole(name, getattr(self, name), lowest, _INT32_MAX))
-        self._set("eos_token_ids", tuple(_whole("eos_token_ids", t, 0, self.vocab_size - 1) for t in self.eos_token_ids))
+        self._set(
+            "eos_token_ids", tuple(_whole("eos_token_ids", t, 0, self.vocab_size - 1) for t in self.eos_token_ids)
+        )
         if self.pad_token_id >= self.vocab_size:
-            raise ConfigError(f"pad_token_id is {self.pad_token_id}, allowed: 0 to vocab_size - 1 = {self.vocab_size - 1}")
+            raise ConfigError(
+                f"pad_token_id is {self.pad_token_id}, allowed: 0 to vocab_size - 1 = {self.vocab_size - 1}"
+            )
         if self.num_blocks is not None and self.null_block is not None and self.null_block >= self.num_blocks:
             raise ConfigError(f"null_block is {self.null_block}, allowed: below num_blocks = {self.num_blocks}")
         _one_of("token_dtype", self.token_dtype, ("int64", "int32"))
@@ -140,9 +144,8 @@ class BatchConfig:
             elif part in self._dims:
                 total += self._dims[part]
             else:
-                raise ConfigError(
-                    f"dim {dim!r} has no size here{nearest(part, self._dims)} Known names: {', '.join(sorted(self._dims))}"
-                )
+                known = ", ".join(sorted(self._dims))
+                raise ConfigError(f"dim {dim!r} has no size here{nearest(part, self._dims)} Known names: {known}")
         return total
 
 

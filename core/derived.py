@@ -41,7 +41,7 @@ def permute(batch: SlotBatch, dst: NDArray[np.intp], src: NDArray[np.intp]) -> N
             rows = np.moveaxis(array, axes[name] or 0, 0)
             rows[dst] = rows[src]
 
-    batch.run_on({name: name for name in axes}, run, "move")
+    batch.buffers.run_on({name: name for name in axes}, run, "move")
     batch.slots.permute(dst, src)
     batch.sides.permute(dst.tolist(), src.tolist())
 
@@ -59,7 +59,7 @@ def condense(batch: SlotBatch) -> list[tuple[int, int]]:
     dst = np.array([d for _, d in moves] + [s for s, _ in moves], np.intp)
     permute(batch, dst, src)
     vacated = np.array(sorted(s for s, _ in moves), np.intp)
-    batch.apply(batch.planner.clear(vacated, "condense"), None)
+    batch.buffers.apply(batch.planner.clear(vacated, "condense"), None)
     for s, d in moves:
         _tell_moved(batch, d, s)
     return moves
@@ -77,7 +77,7 @@ def reset(batch: SlotBatch) -> None:
     gone = [(batch.slots.vacate(slot).request_id, slot) for slot, _ in list(batch.slots)]
     for _, slot in gone:
         batch.sides.drop(slot)
-    batch.fill_all("reset")
+    batch.buffers.fill_all("reset")
     for request_id, slot in gone:
         for released in batch.sides.released:
             released(request_id, slot)

@@ -60,7 +60,7 @@ def commit_drafts(batch: SlotBatch, step: Ticket, draft_tokens: Any) -> None:
             writes[key][...] = np.where(on, value, writes[key])
 
     if config.num_drafts:
-        batch.run_step(run, READS, WRITES, np.flatnonzero(source >= 0), "commit_drafts")
+        batch.buffers.run_step(run, READS, WRITES, np.flatnonzero(source >= 0), "commit_drafts")
     _keep_handed_over(batch, step, drafts, kept)
 
 
@@ -79,7 +79,7 @@ def _keep_handed_over(batch: SlotBatch, step: Ticket, drafts: NDArray[Any], kept
         if result.reason[s] != FinishReason.HANDOVER or result.stale[s]:
             continue
         limit = batch.max_dec_len(entry.occupant.request)
-        room = limit - int(result.step_idx[s] + result.count[s]) - 1
+        room = limit - int(result.step_idx[s] + result.counts[s]) - 1
         number = max(0, min(int(kept[s]), room))
         result.drafts[s] = -1
         result.drafts[s, :number] = drafts[s, :number]

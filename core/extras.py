@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slotline.core import values
+import slotline.core.values as values
 from slotline.core.layout import numpy_dtype
 
 

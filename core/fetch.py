@@ -57,7 +57,7 @@ class Fetch:
         drafts = result.drafts[s]
         return Output(
             entry.occupant.request_id,
-            result.tokens[s, : result.count[s]].tolist(),
+            result.tokens[s, : result.counts[s]].tolist(),
             int(result.reason[s]),
             match,
             drafts[: int(np.count_nonzero(drafts >= 0))].tolist(),

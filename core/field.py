@@ -149,13 +149,12 @@ class Field:
     def _check_value(self, what: str, value: Any) -> None:
         if not isinstance(value, (bool, int, float, np.number, np.bool_)):
             raise LayoutError(self._text(what, value, ("a number", "column(...)", "extra(...)", "KEEP")))
+        ok: Any = True
         if self.dtype == "bool":
             ok = value in (0, 1)
         elif "int" in self.dtype:
             info = np.iinfo(self.dtype)
             ok = value == value and info.min <= value <= info.max and int(value) == value
-        else:
-            ok = True
         if not ok:
             raise LayoutError(f"field {self.name!r}: {what} is {value!r}, which {self.dtype} cannot hold")
 

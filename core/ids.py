@@ -34,7 +34,9 @@ def _from_array(values: NDArray[Any], what: str) -> Ids:
     if values.size == 0 and values.ndim == 1:
         return EMPTY
     if values.dtype.kind not in "iu" or values.ndim != 1:
-        raise TypeError(f"{what} is an array of {values.dtype} with shape {values.shape}, allowed: whole numbers, shape [n]")
+        raise TypeError(
+            f"{what} is an array of {values.dtype} with shape {values.shape}, allowed: whole numbers, shape [n]"
+        )
     if values.dtype == np.uint64 and int(values.max()) > np.iinfo(np.int64).max:
         raise ValueError(f"{what} holds {int(values.max())}, allowed: whole numbers of 64 bits with sign")
     return values.astype(np.int64)

@@ -71,7 +71,7 @@ def insert_tasks(
     takes, chunks = quantities(checked, takes=True), quantities(checked, takes=False)
     packet = batch.planner.plan(checked, takes, chunks)
     made = batch.sides.make(takes.p.requests)
-    event = batch.apply(packet, stream) if len(packet) else DONE
+    event = batch.buffers.apply(packet, stream) if len(packet) else DONE
     released = [_release(batch, request_id, slot) for request_id, slot in checked.releases]
     ended = _take(batch, checked, takes)
     _continue(batch, checked, chunks)

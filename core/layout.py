@@ -125,14 +125,14 @@ class BufferLayout:
     @property
     def nbytes(self) -> int:
         """Bytes of all fields, a mirror counted beside its device copy."""
-        return sum(
-            math.prod(self._shapes[f.name]) * f.itemsize * (2 if f.residency == "mirrored" else 1) for f in self
-        )
+        return sum(math.prod(self._shapes[f.name]) * f.itemsize * (2 if f.residency == "mirrored" else 1) for f in self)
 
     @property
     def fingerprint(self) -> str:
         """32 hexadecimal digits over names, shapes, dtypes, fills, residencies and slot axes, in order."""
-        rows = [(f.name, self._shapes[f.name], f.dtype, repr(_plain(f.fill, f)), f.residency, f.slot_axis) for f in self]
+        rows = [
+            (f.name, self._shapes[f.name], f.dtype, repr(_plain(f.fill, f)), f.residency, f.slot_axis) for f in self
+        ]
         return hashlib.blake2b(msgspec.json.encode(rows), digest_size=16).hexdigest()
 
     def describe(self) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from slotline.core.ids import Ids, IdsLike, as_ids
 class StopFault(NamedTuple):
     """Why stop sequences do not fit: the offending element or count, and the limit."""
 
-    index: int
+    at: int
     value: Any
     bound: Any
     hint: str
@@ -41,7 +41,9 @@ def stop_faults(seqs: Sequence[Ids], max_seqs: int, max_len: int, vocab_size: in
         elif vocab_size is not None:
             bad = seq[(seq < 0) | (seq >= vocab_size)]
             if len(bad):
-                faults.append(StopFault(index, int(bad[0]), vocab_size, f"stop sequence {index}: not in the vocabulary"))
+                faults.append(
+                    StopFault(index, int(bad[0]), vocab_size, f"stop sequence {index}: not in the vocabulary")
+                )
     return faults
 
 

@@ -34,7 +34,11 @@ class FieldPlan:
         self.cells = layout.row_cells(field.name)
         self.dtype = numpy_dtype(field.dtype)
         self.fill = field.fill
-        self.rules: dict[str, Rule] = {"take": field.rule(kind), "chunk": field.rule("chunk"), "decode": field.rule("decode")}
+        self.rules: dict[str, Rule] = {
+            "take": field.rule(kind),
+            "chunk": field.rule("chunk"),
+            "decode": field.rule("decode"),
+        }
 
 
 class Planner:

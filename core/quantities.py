@@ -60,7 +60,9 @@ class Quantities:
             "chunk": lambda: self._run(self.p.start, self.p.end),
             "shifted_chunk": lambda: self._run(self.p.start + 1, np.minimum(self.p.end + 1, self.p.history_len)),
             "lookahead": self._lookahead,
-            "first_token": lambda: Span(self._tokens[0], self._tokens[1] + self.p.history_len, np.ones_like(self.p.start)),
+            "first_token": lambda: Span(
+                self._tokens[0], self._tokens[1] + self.p.history_len, np.ones_like(self.p.start)
+            ),
             "first_step_tokens": self._first_step_tokens,
             "block_table": lambda: concatenated(self.tables),
             "bad_tokens": lambda: concatenated([np.asarray(r.sampling.bad_tokens) for r in self.p.requests]),
@@ -111,7 +113,10 @@ class Quantities:
     @cached_property
     def first_step(self) -> Ints:
         """D2, with 0 for a request that D4 ended."""
-        return np.where(self.scalar("ended"), 0, self.p.first_step) if self.p.handover else self.p.first_step
+        if not self.p.handover:
+            return self.p.first_step
+        steps: Ints = np.where(self.scalar("ended"), 0, self.p.first_step)
+        return steps
 
     @property
     def launch_bound(self) -> Ints:
@@ -177,9 +182,7 @@ class Quantities:
 
     def _stop_match(self) -> Span:
         none: Ids = EMPTY
-        return concatenated(
-            [np.array(e.stop_match, np.int64) if e and e.stop_match else none for e in self.ended]
-        )
+        return concatenated([np.array(e.stop_match, np.int64) if e and e.stop_match else none for e in self.ended])
 
     def _hidden_state(self) -> Span:
         width = self.config.hidden_size or 0

@@ -63,7 +63,9 @@ class SlotTable:
             return self.by_id[request_id]
         except KeyError:
             hint = f"it owns no slot{nearest(request_id, self.by_id)}" if isinstance(request_id, str) else ""
-            raise TaskError([Fault(str(request_id), "request_id", request_id, "a request that owns a slot")], [hint]) from None
+            raise TaskError(
+                [Fault(str(request_id), "request_id", request_id, "a request that owns a slot")], [hint]
+            ) from None
 
     def occupant(self, slot: int) -> Occupant:
         found = self.occupants[slot]

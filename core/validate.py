@@ -16,6 +16,7 @@ from slotline.core.errors import Fault
 from slotline.core.extras import extra_row
 from slotline.core.faults import Faults
 from slotline.core.field import Extra
+from slotline.core.sampling_checks import SamplingChecks
 from slotline.core.tables import Tables, settle_tables
 from slotline.core.tasks import AbortTask, DecodeTask, FinishTask, PreemptTask, PrefillTask, ReleaseTask, Task
 
@@ -113,7 +114,8 @@ class _Check:
         self.faults.add(request_id, "request_id", request_id, "a request that owns a slot", "it owns no slot")
 
     def _prefills(self) -> tuple[Prefills, Prefills]:
-        takes, chunks = [], []
+        takes: list[PrefillTask] = []
+        chunks: list[PrefillTask] = []
         for request_id, group in self.groups.items():
             if group.prefill is None:
                 continue
@@ -133,9 +135,10 @@ class _Check:
             checks.lengths()
             checks.token_ids()
             checks.drafts()
-            checks.sampling()
+            SamplingChecks(checks).run()
             checks.hidden_state()
             self._extras(checks)
+            self._named_slots(checks)
         return checks.bad
 
     def _extras(self, checks: PrefillChecks) -> None:
@@ -154,20 +157,31 @@ class _Check:
                     hint = f"extra[{rule.name!r}] for field {f.name!r}: {error}"
                     self.faults.add(request.request_id, "extra", rule.name, layout.row_shape(f.name), hint)
 
+    def _free(self) -> set[int]:
+        return set(self.table.free_slots()) | {slot for _, slot in self.result.releases}
+
+    def _named_slots(self, checks: PrefillChecks) -> None:
+        """A slot that a task names exists and belongs to no other request."""
+        free = self._free()
+        for i, task in enumerate(checks.p.tasks):
+            if task.slot is None or task.slot in free:
+                continue
+            checks.bad[i] = True
+            if not 0 <= task.slot < self.config.max_num_seqs:
+                self.faults.add(task.request_id, "slot", task.slot, self.config.max_num_seqs, "slots are 0 to S - 1")
+            else:
+                owner = self.table.occupant(task.slot).request_id
+                self.faults.add(task.request_id, "slot", task.slot, owner, "another request owns it")
+
     def _slots(self, takes: Prefills) -> None:
         """S1: releases first, then named slots, then the lowest free ones in ascending request id."""
-        free = set(self.table.free_slots()) | {slot for _, slot in self.result.releases}
+        free = self._free()
         slot_of: dict[str, int] = {}
         claims: dict[int, list[str]] = {}
         unnamed = []
         for task in takes.tasks:
             if task.slot is None:
                 unnamed.append(task.request_id)
-            elif not 0 <= task.slot < self.config.max_num_seqs:
-                self.faults.add(task.request_id, "slot", task.slot, self.config.max_num_seqs, "slots are 0 to S - 1")
-            elif task.slot not in free:
-                owner = self.table.occupant(task.slot).request_id
-                self.faults.add(task.request_id, "slot", task.slot, owner, "another request owns it")
             else:
                 claims.setdefault(task.slot, []).append(task.request_id)
         for slot, claimants in claims.items():
@@ -227,9 +241,7 @@ class _Check:
             else:
                 for _ in group.decodes:
                     self._unknown(request_id)
-        self.result.tables = settle_tables(
-            decodes, owned, self.table, self.config, self.batch.num_blocks, self.faults
-        )
+        self.result.tables = settle_tables(decodes, owned, self.table, self.config, self.batch.num_blocks, self.faults)
 
 
 def _same_history(task: PrefillTask, other: Any) -> bool:
@@ -243,4 +255,3 @@ def _arranged(prefills: Prefills, order: Sequence[int]) -> Prefills:
     if list(order) == list(range(len(prefills.tasks))):
         return prefills
     return Prefills(prefills.config, [prefills.tasks[i] for i in order])
-

@@ -41,8 +41,8 @@ except PackageNotFoundError:  # a source tree that was never installed
 
 __all__ = [
     "KEEP",
-    "AbortTask",
     "Abilities",
+    "AbortTask",
     "Backend",
     "BackendInfo",
     "BackendUnavailable",

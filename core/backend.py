@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from slotline.core.packet import Packet
 
 DEFAULT_STAGING_BYTES = 64 << 20
+PROBE_RAISED = "probe failed: "
+"""How a verdict begins whose probe raised instead of answering."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,15 +115,22 @@ class Backend(ABC):
     # -- finding out
 
     @classmethod
+    def ask(cls, *, framework: str | None = None, vendor: str | None = None, device: int = 0) -> Probe:
+        """``probe`` that lets the device's own exceptions through, for a backend that was asked for by name (B4)."""
+        found = cls._probe(framework=framework, vendor=vendor, device=device)
+        if not isinstance(found, Probe):
+            raise TypeError(f"{cls.__name__}._probe returned {type(found).__name__}, needed: slotline.Probe")
+        return found
+
+    @classmethod
     def probe(cls, *, framework: str | None = None, vendor: str | None = None, device: int = 0) -> Probe:
         """Whether the device can be used here. Never raises; leaves no state behind (B3)."""
         try:
-            found = cls._probe(framework=framework, vendor=vendor, device=device)
+            return cls.ask(framework=framework, vendor=vendor, device=device)
+        except BackendUnavailable as error:
+            return Probe(usable=False, reason=str(error))
         except Exception as error:  # noqa: BLE001  (a vendor's probe may raise anything; B3 turns it into a verdict)
-            return Probe(usable=False, reason=f"{type(error).__name__}: {error}")
-        if not isinstance(found, Probe):
-            return Probe(usable=False, reason=f"{cls.__name__}._probe returned {type(found).__name__}, not Probe")
-        return found
+            return Probe(usable=False, reason=f"{PROBE_RAISED}{type(error).__name__}: {error}")
 
     def inspect(self, tensor: Any) -> TensorInfo:
         """Shape, strides, dtype and place of a tensor of this backend; ``TypeError`` for any other object."""

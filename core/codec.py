@@ -112,6 +112,7 @@ class _Reader:
             raise PacketError(f"the packet says that it has {whole} bytes, got {len(data)}")
         at = HEADER.size + self.segments * SEGMENT.size
         self.numbers = np.frombuffer(data, _U32, self.count, at).astype(np.int64)
+        self.shared: dict[tuple[int, int, str], NDArray[Any]] = {}
         self.payload = data[at + self.count * 4 :]
 
     def packet(self) -> Packet:
@@ -157,12 +158,16 @@ class _Reader:
         return self.numbers[first : first + count]
 
     def _payload(self, i: int, f: Field, offset: int, cells: int) -> NDArray[Any]:
+        known = self.shared.get((offset, cells, f.dtype))
+        if known is not None:
+            return known
         stop = offset + cells * f.itemsize
         self._require(i, stop <= len(self.payload), f"payload [{offset}, {stop}) of {len(self.payload)} bytes")
         raw = bytes(self.payload[offset:stop])
         if f.dtype == "bool" and any(b > 1 for b in raw):
             raise PacketError(f"segment {i}: field {f.name!r} is bool, the payload holds something else")
-        return np.frombuffer(raw, numpy_dtype(f.dtype))
+        found = self.shared[offset, cells, f.dtype] = np.frombuffer(raw, numpy_dtype(f.dtype))
+        return found
 
 
 def _bits(value: Any, f: Field) -> int:

@@ -152,7 +152,8 @@ class Quantities:
     def _start(self) -> Ints:
         if not self.p.handover:
             return self.p.start
-        return np.where(self.scalar("ended"), 0, self.p.history_len)
+        start: Ints = np.where(self.scalar("ended"), 0, self.p.history_len)
+        return start
 
     def _lookahead(self) -> Span:
         high = np.minimum(self.p.end + self.config.num_levels, self.p.history_len)

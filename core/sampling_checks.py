@@ -37,7 +37,7 @@ class SamplingChecks:
         self._whole_numbers()
         self._lengths()
         for i, r in enumerate(self.p.requests):
-            if np.size(r.sampling.bad_tokens) or r.sampling.stop_lists:
+            if len(np.asarray(r.sampling.bad_tokens)) or r.sampling.stop_lists:
                 self._lists(i)
 
     def _range(self, name: str, values: NDArray[Any], low: float | None, high: float | None) -> None:

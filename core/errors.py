@@ -43,6 +43,9 @@ class TaskError(SlotlineError):
         self.hints: tuple[str, ...] = tuple(hints)
         super().__init__(self._text())
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.errors, self.hints)
+
     def _text(self, shown: int = 10) -> str:
         lines = []
         for number, fault in enumerate(self.errors[:shown]):
@@ -71,9 +74,18 @@ class DeviceError(SlotlineError):
     """A call to a device failed. ``code`` is the native number, ``code_name`` its name where it is known."""
 
     def __init__(self, backend: str, operation: str, code: int | None, code_name: str | None, detail: str = "") -> None:
-        self.backend, self.operation, self.code, self.code_name = backend, operation, code, code_name
+        self.backend, self.operation, self.code, self.code_name, self.detail = (
+            backend,
+            operation,
+            code,
+            code_name,
+            detail,
+        )
         number = "" if code is None else f" with {code}" + (f" ({code_name})" if code_name else " (unknown code)")
         super().__init__(f"{backend}: {operation} failed{number}" + (f": {detail}" if detail else ""))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.backend, self.operation, self.code, self.code_name, self.detail)
 
 
 class PacketError(SlotlineError):

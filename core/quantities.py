@@ -121,7 +121,8 @@ class Quantities:
     @property
     def launch_bound(self) -> Ints:
         """Tokens of each row's next step at most (I7)."""
-        return self.first_step if self.p.handover else self.p.end - self.p.start
+        chunk: Ints = self.p.end - self.p.start
+        return self.first_step if self.p.handover else chunk
 
     @cached_property
     def _tokens(self) -> tuple[Ids, Ints]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -49,9 +49,9 @@ class SamplingParams:
     """Stop sequences as lists of token ids; trailing -1 are padding."""
     bad_tokens: IdsLike = ()
 
-    packed: bytes = b""
+    packed: bytes = field(default=b"", init=False, repr=False)
     """The scalar values as one record of ``RECORD``; made here, once."""
-    stop_lists: tuple[Ids, ...] = ()
+    stop_lists: tuple[Ids, ...] = field(default=(), init=False, repr=False)
     """``stop_seqs`` as arrays, as given."""
 
     RECORD: ClassVar[np.dtype[Any]]

@@ -66,6 +66,10 @@ class Request:
     def output_token_ids(self) -> Ids:
         return self.history[self.num_prompt_tokens :]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        parts = (self.prompt_token_ids, self.output_token_ids, self.draft_token_ids)
+        return Request, (self.request_id, *parts, self.sampling, self.hidden_state, dict(self.extra))
+
     def __repr__(self) -> str:
         generated = len(self.history) - self.num_prompt_tokens
         return f"Request({self.request_id!r}, {self.num_prompt_tokens} prompt tokens, {generated} generated)"

@@ -1,209 +1,285 @@
-"""An independent reference: a batch in plain straight-line Python, written from the tables of the contract.
+"""ReferenceBatch: what a batch must hold, written again in plain Python from the contract's tables.
 
-It shares no code with validation, planning, packets or commits; it takes the layout's shapes, dtypes and fills, and
-the task classes. Rows are written one at a time by the standard names. ``compare`` holds a ``SlotBatch`` to it.
+It shares no code with the planner, the packets or the step functions, so that a difference between the two is a bug in
+one of them. It assumes valid tasks unless it is asked for their faults.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from slotline.core.field import Extra
-from slotline.core.tasks import DecodeTask, PrefillTask, Request, Task
-from slotline.testing import reference_rules as rules
-from slotline.testing.reference_base import Mismatch, Owner
-from slotline.testing.reference_steps import ReferenceSteps
+from slotline.core.layout import BufferLayout
+from slotline.core.tasks import AbortTask, DecodeTask, FinishTask, PreemptTask, PrefillTask, Task
+from slotline.testing import reference_commit as commit_rules
+from slotline.testing import reference_insert as insert_rules
+from slotline.testing.reference_arrays import RefArrays, bits
+from slotline.testing.reference_faults import Judge, RefFault
+from slotline.testing.reference_rows import (
+    HANDOVER,
+    Mismatch,
+    RefEnded,
+    RefEntry,
+    RefOutput,
+    RefReceipt,
+    RefRow,
+    RefTicket,
+    stop_rule,
+)
 
-SAMPLING = (
-    "temperature", "top_p", "min_p", "penalty_score", "frequency_score", "presence_score", "top_k", "infer_seed",
-    "min_dec_len", "max_think_lens", "max_reply_lens", "limit_think_status", "reasoning_status", "ignore_eos",
-    "enable_thinking", "temp_scaled_logprobs", "top_p_normalized_logprobs",
-)  # fmt: skip
+if TYPE_CHECKING:
+    from slotline.core.batch import SlotBatch
+
+__all__ = ["Mismatch", "RefOutput", "RefReceipt", "RefTicket", "ReferenceBatch", "stop_rule"]
 
 
-@dataclass
-class RefReceipt:
-    slots: dict[str, int]
-    epochs: dict[str, int]
-    ended: dict[str, tuple[int, int, tuple[int, int] | None]]
-    released: list[str]
-    cut: dict[str, int]
-    num_active: int
-    has_prefill: bool
-    launch_tokens: int
+class ReferenceBatch:
+    """The oracle: ``arrays`` holds every field of the layout, ``rows`` who owns which slot."""
 
+    def __init__(self, layout: BufferLayout) -> None:
+        self.layout, self.config = layout, layout.config
+        self.num_blocks = layout.config.num_blocks
+        self._arrays = RefArrays(layout)
+        self.arrays: dict[str, NDArray[Any]] = self._arrays.by_name
+        self.rows: list[RefRow | None] = [None] * layout.config.max_num_seqs
+        self.next_epoch = 1
+        self.stale_results = 0
+        """Rows of committed tickets whose epoch had ended (S2)."""
 
-class ReferenceBatch(ReferenceSteps):
-    """What a ``SlotBatch`` of the same layout must hold after the same calls."""
+    # -- looking at it
 
-    # -- inserting (the tasks are valid)
+    def occupied(self) -> Iterator[tuple[int, RefRow]]:
+        return ((slot, row) for slot, row in enumerate(self.rows) if row is not None)
 
-    def insert(self, tasks: Sequence[Task]) -> RefReceipt:
-        named = list(dict.fromkeys(t.request_id for t in tasks))
-        releases = [t for t in tasks if not isinstance(t, (PrefillTask, DecodeTask))]
-        for release in releases:
-            self._clear(self.slot_map()[release.request_id])
-        takes: list[PrefillTask] = []
-        ended: dict[str, tuple[int, int, tuple[int, int] | None]] = {}
-        cut: dict[str, int] = {}
-        before = self.slot_map()
-        for task in tasks:
-            if isinstance(task, PrefillTask) and task.request_id not in before:
-                takes.append(task)
-        chosen = self._choose_slots(takes)
-        for take in sorted(takes, key=lambda t: t.request_id):
-            self._take(take, chosen[take.request_id], ended, cut)
-        for task in tasks:
-            if isinstance(task, PrefillTask) and task.request_id in before:
-                self._chunk(task, before[task.request_id])
-        for task in tasks:
+    def slot_map(self) -> dict[str, int]:
+        return {row.request_id: slot for slot, row in self.occupied()}
+
+    @property
+    def epochs(self) -> dict[str, int]:
+        return {row.request_id: row.epoch for _, row in self.occupied()}
+
+    @property
+    def launch_tokens(self) -> int:
+        return sum(row.bound for _, row in self.occupied())
+
+    @property
+    def num_active(self) -> int:
+        return sum(row.bound > 0 for _, row in self.occupied())
+
+    @property
+    def has_prefill(self) -> bool:
+        return any(row.encoder > 0 and not row.in_open_step for _, row in self.occupied())
+
+    def _row(self, slot: int) -> RefRow:
+        row = self.rows[slot]
+        if row is None:
+            raise LookupError(f"slot {slot} is free")
+        return row
+
+    def _slot_of_epoch(self, epoch: int) -> int | None:
+        return next((slot for slot, row in self.occupied() if row.epoch == epoch), None)
+
+    # -- inserting
+
+    def faults(self, tasks: Iterable[Task]) -> list[RefFault]:
+        """What is wrong with ``tasks``, ascending by request id (I1)."""
+        return Judge(self, tasks).faults
+
+    def insert_skip(self, tasks: Iterable[Task]) -> RefReceipt:
+        """Insert the good ones, as if the refused were not in the call."""
+        named = list(tasks)
+        return self.insert(Judge(self, named).good, named=named)
+
+    def insert(self, tasks: Iterable[Task], named: Iterable[Task] | None = None) -> RefReceipt:
+        """Insert valid tasks. ``named``: the tasks that the receipt speaks of, if more than these."""
+        todo = list(tasks)
+        gone = sorted(t.request_id for t in todo if isinstance(t, (PreemptTask, AbortTask, FinishTask)))
+        for request_id in gone:
+            self._vacate(self.slot_map()[request_id])
+        ended, cut = self._prefills([t for t in todo if isinstance(t, PrefillTask)])
+        for task in todo:
             if isinstance(task, DecodeTask):
                 self._decode(task)
-        slots = {r: s for r, s in self.slot_map().items() if r in named}
-        epochs = {r: self._owner(s).epoch for r, s in slots.items()}
-        released = sorted(t.request_id for t in releases)
-        return RefReceipt(slots, epochs, ended, released, cut, self.num_active, self.has_prefill, self.launch_tokens)
+        names = {t.request_id for t in (todo if named is None else named)}
+        return RefReceipt(
+            slots={r: s for r, s in self.slot_map().items() if r in names},
+            epochs={r: e for r, e in self.epochs.items() if r in names},
+            ended=ended,
+            released=tuple(gone),
+            cut=cut,
+            launch_tokens=self.launch_tokens,
+            num_active=self.num_active,
+            has_prefill=self.has_prefill,
+        )
 
-    def _owner(self, slot: int) -> Owner:
-        owner = self.owners[slot]
-        assert owner is not None
-        return owner
+    def _vacate(self, slot: int) -> None:
+        self.rows[slot] = None
+        self._arrays.clear(slot)
 
-    def _clear(self, slot: int) -> None:
-        for f in self.layout:
-            if f.slot_axis is not None:
-                rules.row_of(self.arrays[f.name], slot, f.slot_axis)[...] = f.fill
-        self.owners[slot] = None
+    def _prefills(self, tasks: list[PrefillTask]) -> tuple[dict[str, RefEnded], dict[str, int]]:
+        owned = self.slot_map()
+        takes = sorted((t for t in tasks if t.request_id not in owned), key=lambda t: t.request_id)
+        named = {t.slot for t in takes if t.slot is not None}
+        free = iter([s for s, row in enumerate(self.rows) if row is None and s not in named])
+        ended: dict[str, RefEnded] = {}
+        cut: dict[str, int] = {}
+        for task in takes:
+            slot = next(free) if task.slot is None else task.slot
+            row = self.rows[slot] = insert_rules.new_row(self.config, task.request, self.next_epoch)
+            self.next_epoch += 1
+            fate = insert_rules.take(self._arrays, self.config, slot, row, task)
+            if fate is not None:
+                ended[task.request_id] = fate
+            given = task.request.sampling.max_dec_len
+            if given is not None and given > row.max_dec_len:
+                cut[task.request_id] = row.max_dec_len
+        for task in tasks:
+            if task.request_id in owned:
+                self._continue(owned[task.request_id], task)
+        return ended, cut
 
-    def _choose_slots(self, takes: list[PrefillTask]) -> dict[str, int]:
-        chosen = {t.request_id: t.slot for t in takes if t.slot is not None}
-        free = [s for s, o in enumerate(self.owners) if o is None and s not in chosen.values()]
-        for request_id in sorted(t.request_id for t in takes if t.slot is None):
-            chosen[request_id] = free.pop(0)
-        return chosen
-
-    def _take(self, task: PrefillTask, slot: int, ended: dict[str, Any], cut: dict[str, int]) -> None:
-        request, params = task.request, task.request.sampling
-        prompt = [*request.prompt_token_ids]
-        output = [*request.output_token_ids]
-        limit = rules.max_dec_len(self.config, request)
-        if params.max_dec_len is not None and params.max_dec_len > limit:
-            cut[request.request_id] = limit
-        owner = self.owners[slot] = Owner(request, self.next_epoch)
-        self.next_epoch += 1
-        for name in SAMPLING:
-            self.put(name, slot, getattr(params, name))
-        self.put("max_dec_len", slot, limit)
-        self.put("bad_tokens", slot, np.asarray(params.bad_tokens))
-        self.put("bad_tokens_len", slot, len(np.asarray(params.bad_tokens)))
-        for index, seq in enumerate(rules.stop_lists(request)):
-            block, lens = self.row("stop_seqs", slot), self.row("stop_seqs_len", slot)
-            block[index, : len(seq)] = seq
-            lens[index] = len(seq)
-        self.put("prompt_lens", slot, len(prompt))
-        self.put("stop_flags", slot, False)
-        self.put("mtp.stop_flags", slot, False)
-        if request.hidden_state is not None and "mtp.first_token_hidden_states" in self.arrays:
-            self.put("mtp.first_token_hidden_states", slot, request.hidden_state)
-        decode = self.config.role == "decode"
-        levels = self.config.mtp_levels
-        self.put("mtp.recompute_token_num", slot, 0 if decode else levels - 1)
-        self.put("mtp.mask_rollback", slot, 1 if decode else 0)
-        self._own_fields(request, slot)
-        if decode:
-            self._take_over(task, slot, owner, ended)
-        else:
-            history = np.array(prompt + output, np.int64)
-            self.put("token_ids_all", slot, history)
-            self.put("input_ids_cpu", slot, history)
-            self.lengths(slot, step_idx=len(output))
-            self._chunk(task, slot)
-
-    def _take_over(self, task: PrefillTask, slot: int, owner: Owner, ended: dict[str, Any]) -> None:
-        """The column "prefill, role decode (D)", and D4."""
-        request = task.request
-        output = [*request.output_token_ids]
-        first = int(request.draft_token_ids[0])
-        history = np.array([*request.prompt_token_ids, *output, first], np.int64)
-        count = rules.first_step(self.config, request)
-        self.put("token_ids_all", slot, history)
-        self.put("input_ids_cpu", slot, history)
-        self.put("input_ids", slot, [first])
-        self.lengths(slot, encoder=0, decoder=len(history) - 1, this_time=count, step_idx=len(output) + 1)
-        self.put("is_chunk_step", slot, False)
-        self._blocks(slot, owner, [int(b) for b in task.block_table])
-        if self.config.spec_method != "none":
-            self.put("draft_tokens", slot, [int(t) for t in request.draft_token_ids[:count]])
-        self.put("actual_draft_token_num", slot, count - 1)
-        owner.end, owner.last, owner.bound = task.end, True, count
-        reason, match = rules.handed_over(self.config, request)
-        if reason == 0:
-            return
-        self.lengths(slot, encoder=0, decoder=0, this_time=0)
-        self.put("draft_tokens", slot, -1)
-        self.put("actual_draft_token_num", slot, 0)
-        self.put("stop_flags", slot, True)
-        self.put("mtp.stop_flags", slot, True)
-        self.put("finish_reason", slot, reason)
-        if match is not None:
-            self.put("stop_match", slot, list(match))
-        owner.bound = 0
-        ended[request.request_id] = (first, reason, match)
-
-    def _chunk(self, task: PrefillTask, slot: int) -> None:
-        """The column "prefill, role mixed or prefill", for what every chunk writes."""
-        history = task.request.history
-        start, end, n = task.start, task.end, task.end - task.start
-        owner = self._owner(slot)
-        self.put("input_ids", slot, history[start:end])
-        self.lengths(slot, encoder=n, decoder=start, this_time=n)
-        self.put("is_chunk_step", slot, end != len(history))
-        self._blocks(slot, owner, [int(b) for b in task.block_table])
-        shifted = [int(t) for t in history[start + 1 : end]]
-        ahead = [int(t) for t in history[end : end + self.config.mtp_levels]]
-        self.put("mtp.input_ids", slot, shifted + ahead[:1])
-        self.put("mtp.lookahead_tokens", slot, ahead)
-        owner.start, owner.end, owner.pending, owner.last = start, end, True, end == len(history)
-        owner.bound = n
-
-    def _blocks(self, slot: int, owner: Owner, blocks: list[int]) -> None:
-        owner.blocks = blocks
-        self.put("block_tables", slot, blocks)
-        self.put("mtp.block_tables", slot, blocks)
-        self.put("encoder_block_lens", slot, len(blocks))
+    def _continue(self, slot: int, task: PrefillTask) -> None:
+        row = self._row(slot)
+        row.blocks = task.block_table.tolist()
+        insert_rules.write_blocks(self._arrays, slot, row)
+        insert_rules.write_chunk(self._arrays, self.config, slot, row, task)
+        insert_rules.own_fields(self._arrays, self.config, slot, row, task, "chunk")
 
     def _decode(self, task: DecodeTask) -> None:
         slot = self.slot_map()[task.request_id]
-        owner = self._owner(slot)
-        if task.new_blocks is not None:
-            blocks = [*owner.blocks, *(int(b) for b in task.new_blocks)]
+        row = self._row(slot)
+        if task.block_table is not None:
+            row.blocks = task.block_table.tolist()
         else:
-            assert task.block_table is not None
-            blocks = [int(b) for b in task.block_table]
-        self._blocks(slot, owner, blocks)
+            assert task.new_blocks is not None
+            row.blocks = row.blocks + task.new_blocks.tolist()
+        insert_rules.write_blocks(self._arrays, slot, row)
+        insert_rules.own_fields(self._arrays, self.config, slot, row, None, "decode")
 
-    def _own_fields(self, request: Request, slot: int) -> None:
-        """Fields that are not standard: constants and values of ``extra``."""
-        for f in self.own:
-            rule = f.on.get("prefill")
-            if self.config.role == "decode":
-                rule = f.on.get("handover", rule)
-            if isinstance(rule, Extra) and rule.name in request.extra:
-                value = np.asarray(request.extra[rule.name])
-                row = self.row(f.name, slot)
-                row[...] = value if value.ndim == 0 else f.fill
-                if value.ndim:
-                    row[tuple(slice(n) for n in value.shape)] = value
-            elif isinstance(rule, (int, float)):
-                self.put(f.name, slot, rule)
+    # -- steps
 
-    def release(self, request_ids: Iterable[str]) -> None:
-        for request_id in request_ids:
-            self._clear(self.slot_map()[request_id])
+    def ticket(self, rows: Iterable[str] | None = None) -> RefTicket:
+        """Open a step over ``rows`` (request ids), else over every slot (L3)."""
+        slots = list(range(len(self.rows))) if rows is None else [self.slot_map()[r] for r in rows]
+        ticket = RefTicket(slots, [])
+        for slot in slots:
+            row = self.rows[slot]
+            if row is None or row.bound == 0 or row.in_open_step:
+                continue
+            row.ticket = ticket
+            ticket.entries.append(RefEntry(slot, row, row.length, row.last, len(row.output)))
+        return ticket
 
+    def commit(self, ticket: RefTicket, accept_tokens: Any, accept_num: Any) -> None:
+        """Apply a step's tokens to the rows that hold its epochs now (L4, S2)."""
+        ticket.state = "committed"
+        tokens, counts = commit_rules.plain(accept_tokens), commit_rules.plain(accept_num)
+        for entry in ticket.entries:
+            accepted = tokens[entry.slot][: counts[entry.slot]]
+            slot = self._slot_of_epoch(entry.row.epoch)
+            if slot is not None:
+                commit_rules.commit_row(self._arrays, self.config, slot, entry, accepted)
+                continue
+            self.stale_results += 1
+            entry.stale = True
+            entry.tokens = accepted if entry.last and entry.length else []
 
-__all__ = ["Mismatch", "Owner", "RefReceipt", "ReferenceBatch"]
+    def commit_drafts(self, ticket: RefTicket, draft_tokens: Any) -> None:
+        """Keep drafts for the rows that go on, and for the result of those that a handover ended (L5)."""
+        drafts = commit_rules.plain(draft_tokens)
+        for entry in ticket.entries:
+            slot = self._slot_of_epoch(entry.row.epoch)
+            mine = drafts[entry.slot]
+            if entry.goes_on and slot is not None:
+                commit_rules.commit_drafts_row(self._arrays, self.config, slot, entry, mine)
+            elif entry.reason == HANDOVER:
+                after = entry.step_idx + len(entry.tokens)
+                entry.drafts = commit_rules.kept_drafts(self.config, entry.row, after, mine)
+
+    def outputs(self, ticket: RefTicket) -> list[RefOutput]:
+        """What ``fetch`` gives (L6)."""
+        return [
+            RefOutput(e.row.request_id, e.tokens, e.reason, e.match, e.drafts, e.stale)
+            for e in ticket.entries
+            if e.length > 0
+        ]
+
+    def taken(self, ticket: RefTicket) -> None:
+        """The host has taken the result: ended rows are known, ``input_ids_cpu`` is filled (I7, M7)."""
+        for entry in ticket.entries:
+            slot = self._slot_of_epoch(entry.row.epoch)
+            if slot is not None:
+                commit_rules.take_result(self._arrays, slot, entry)
+
+    # -- slots
+
+    def swap(self, i: int, j: int) -> None:
+        self._arrays.swap(i, j)
+        self.rows[i], self.rows[j] = self.rows[j], self.rows[i]
+
+    def condense(self) -> list[tuple[int, int]]:
+        """The highest occupied row moves into the lowest free one, until no row below is free (S5)."""
+        moves: list[tuple[int, int]] = []
+        while True:
+            used = [slot for slot, _ in self.occupied()]
+            free = [slot for slot in range(len(used)) if self.rows[slot] is None]
+            if not free:
+                return moves
+            moves.append((used[-1], free[0]))
+            self.swap(used[-1], free[0])
+            self._arrays.clear(used[-1])
+
+    def release(self, request_ids: Iterable[str]) -> RefReceipt:
+        return self.insert([FinishTask(r) for r in request_ids])
+
+    def reset(self) -> None:
+        """As new; epochs go on counting (S2, S6)."""
+        self._arrays.fill_all()
+        self.rows = [None] * len(self.rows)
+
+    # -- comparing
+
+    def compare(self, batch: SlotBatch) -> Mismatch | None:
+        """The first difference to ``batch``: its map, its epochs, what the host knows, every byte of every field."""
+        seen: dict[str, Any] = {
+            "slot_map": {batch.owner(s): s for s in batch.occupied},
+            "epochs": {batch.owner(s): batch.epoch_of(batch.owner(s) or "") for s in batch.occupied},
+            "launch_tokens": batch.launch_tokens,
+            "num_active": batch.num_active,
+            "has_prefill": batch.has_prefill,
+        }
+        for name, got in seen.items():
+            expected = self.slot_map() if name == "slot_map" else getattr(self, name)
+            if got != expected:
+                return Mismatch(name, None, None, None, expected, got)
+        for f in self.layout:
+            tensor = batch[f.name]
+            copies = [tensor if isinstance(tensor, np.ndarray) else batch.backend.read(tensor)]
+            if f.residency == "mirrored":
+                copies.append(batch.mirror(f.name))
+            for copy in copies:
+                found = self._difference(f.name, f.slot_axis, copy)
+                if found is not None:
+                    return found
+        return None
+
+    def _difference(self, name: str, axis: int | None, got: NDArray[Any]) -> Mismatch | None:
+        expected = self.arrays[name]
+        if (got.dtype, got.shape) != (expected.dtype, expected.shape):
+            return Mismatch(name, None, None, None, (expected.dtype, expected.shape), (got.dtype, got.shape))
+        if np.array_equal(bits(expected), bits(got)):
+            return None
+        left = expected[None] if axis is None else np.moveaxis(expected, axis, 0)
+        right = got[None] if axis is None else np.moveaxis(got, axis, 0)
+        left, right = left.reshape(len(left), -1), right.reshape(len(right), -1)
+        unlike = bits(left) != bits(right)
+        slot = int(np.argmax(unlike.any(axis=1)))
+        cell = int(np.argmax(unlike[slot]))
+        owner = None if axis is None else self.rows[slot]
+        return Mismatch(
+            name, None if axis is None else slot, owner.request_id if owner else None, cell,
+            left[slot, cell].item(), right[slot, cell].item(),
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The command line, an extra (``slotline[cli]``): typer, rich, and matplotlib for plots."""

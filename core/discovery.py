@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, NamedTuple
 
 from stevedore import NamedExtensionManager
 
@@ -27,6 +27,7 @@ class Plugin:
     version: str
     entry_point: EntryPoint
     problem: str = ""
+    allowed: bool = True
 
     @property
     def origin(self) -> str:
@@ -41,15 +42,32 @@ class Plugin:
         return self.distribution == OWN
 
 
-def find_plugins(allowed: Iterable[str] | None = None) -> dict[str, Plugin]:
-    """Every backend by name, ascending. ``allowed``: names that may be loaded beside the project's own; None: all."""
+class Discovery(NamedTuple):
+    """``plugins``: one for each name, ascending. ``refused``: those that claim a name of the project's own."""
+
+    plugins: dict[str, Plugin]
+    refused: list[Plugin]
+
+
+def discover(allowed: Iterable[str] | None = None) -> Discovery:
+    """Every backend that is installed. ``allowed``: names that may be loaded beside the project's own; None: all."""
     found: dict[str, dict[str, Plugin]] = {}
     for point in entry_points(group=GROUP):
         distribution = point.dist.metadata["Name"] if point.dist else "unknown"
         version = point.dist.version if point.dist else ""
         plugin = Plugin(point.name, point.value, _canonical(distribution), version, point)
         found.setdefault(point.name, {}).setdefault(plugin.distribution, plugin)  # seen twice counts once
-    return {name: _judged(name, found[name], allowed) for name in sorted(found)}
+    out = Discovery({}, [])
+    for name in sorted(found):
+        if name in RESERVED and OWN in found[name]:
+            out.plugins[name] = found[name].pop(OWN)
+            out.refused.extend(replace(found[name][d], problem=_RESERVED) for d in sorted(found[name]))
+        else:
+            out.plugins[name] = _judged(name, found[name], allowed)
+    return out
+
+
+_RESERVED = "the name is reserved for slotline itself; rename the backend or uninstall its distribution"
 
 
 def _canonical(name: str) -> str:
@@ -58,23 +76,16 @@ def _canonical(name: str) -> str:
 
 def _judged(name: str, plugins: dict[str, Plugin], allowed: Iterable[str] | None) -> Plugin:
     """The one plugin of a name, with what is wrong with it; the order of sys.path does not matter."""
-    own = plugins.get(OWN)
-    first = own or plugins[min(plugins)]
-    if name in RESERVED:
-        thieves = ", ".join(sorted(p.origin for p in plugins.values() if not p.is_own))
-        if thieves:
-            return _with(first, f"name {name!r} is reserved for slotline itself; uninstall or rename: {thieves}")
-        return first
+    first = plugins[min(plugins)]
     if len(plugins) > 1:
         origins = " and ".join(sorted(p.origin for p in plugins.values()))
-        return _with(first, f"two distributions bring a backend {name!r}: {origins}; uninstall one")
+        return replace(first, problem=f"two distributions bring a backend {name!r}: {origins}; uninstall one")
+    if name in RESERVED and not first.is_own:
+        return replace(first, problem=_RESERVED)
     if allowed is not None and not first.is_own and name not in set(allowed):
-        return _with(first, f"not in allowed_plugins; add {name!r} to SLOTLINE_ALLOWED_PLUGINS to use it")
+        hint = f"not in allowed_plugins; add {name!r} to SLOTLINE_ALLOWED_PLUGINS to use it"
+        return replace(first, problem=hint, allowed=False)
     return first
-
-
-def _with(plugin: Plugin, problem: str) -> Plugin:
-    return Plugin(plugin.name, plugin.target, plugin.distribution, plugin.version, plugin.entry_point, problem)
 
 
 def require_known(names: Iterable[str], plugins: dict[str, Plugin], where: str) -> None:

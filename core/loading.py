@@ -154,10 +154,10 @@ def answer() -> None:
     """The child's side of ``probe_in_child``: one line of JSON on stdout."""
     from dataclasses import asdict
 
-    from slotline.core.discovery import find_plugins
+    from slotline.core.discovery import discover
 
     question = json.load(sys.stdin)
     sys.path[:] = question["path"]
     out, sys.stdout = sys.stdout, sys.stderr  # whatever a plugin prints is not the answer
-    verdict = probe_here(find_plugins()[question["name"]], question["options"])
+    verdict = probe_here(discover().plugins[question["name"]], question["options"])
     print(json.dumps(asdict(verdict)), file=out)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from slotline.core.backend import Backend
-from slotline.core.discovery import Plugin, find_plugins, require_known
+from slotline.core.discovery import Discovery, Plugin, discover, require_known
 from slotline.core.errors import BackendUnavailable, ConfigError
 from slotline.core.loading import Verdict, load_backend_class, probe_in_child
 from slotline.core.settings import Settings, load_settings
@@ -35,7 +35,7 @@ class BackendInfo:
 
 def backend_names() -> list[str]:
     """The installed backends' names; imports none of them (B2)."""
-    return list(find_plugins())
+    return list(discover().plugins)
 
 
 def list_backends() -> list[BackendInfo]:
@@ -44,7 +44,8 @@ def list_backends() -> list[BackendInfo]:
     Raises ``ConfigError`` for settings that cannot be used; a backend never raises here.
     """
     settings = load_settings()
-    return [_info(plugin, settings) for plugin in find_plugins(settings.allowed_plugins).values()]
+    found = discover(settings.allowed_plugins)
+    return [_info(plugin, settings) for plugin in (*found.plugins.values(), *found.refused)]
 
 
 def _info(plugin: Plugin, settings: Settings) -> BackendInfo:
@@ -63,7 +64,7 @@ def _info(plugin: Plugin, settings: Settings) -> BackendInfo:
 
 def _judge(plugin: Plugin, settings: Settings) -> Verdict:
     if plugin.problem:
-        return Verdict(usable=False, reason=plugin.problem, broken="allowed_plugins" not in plugin.problem)
+        return Verdict(usable=False, reason=plugin.problem, broken=plugin.allowed)
     framework = None if plugin.name == FALLBACK else settings.framework
     options = {"framework": framework, "vendor": settings.vendor, "device": settings.device}
     return probe_in_child(plugin, options, settings.probe_timeout)
@@ -82,10 +83,11 @@ def load_backend(
     """
     arguments = {"backend": name, "framework": framework, "vendor": vendor, "device": device}
     settings = load_settings(arguments)
-    plugins = find_plugins(settings.allowed_plugins)
+    found = discover(settings.allowed_plugins)
+    plugins = found.plugins
     require_known(settings.backend, plugins, settings.source("backend"))
     if not settings.backend:
-        return _create(plugins[select_auto(plugins, settings, warn=True)], settings)
+        return _create(plugins[select_auto(found, settings, warn=True)], settings)
     failures: list[BackendUnavailable] = []
     for wanted in settings.backend:
         try:
@@ -115,12 +117,13 @@ def _create(plugin: Plugin, settings: Settings) -> Backend:
     return found(**options, staging_bytes=settings.staging_bytes)
 
 
-def select_auto(plugins: dict[str, Plugin], settings: Settings, *, warn: bool) -> str:
+def select_auto(found: Discovery, settings: Settings, *, warn: bool) -> str:
     """The name that "auto" takes (B5)."""
-    candidates = {n: p for n, p in plugins.items() if n != FALLBACK}
+    candidates = {n: p for n, p in found.plugins.items() if n != FALLBACK}
     verdicts = {n: _judge(p, settings) for n, p in candidates.items()}
     usable = {n: v.priority for n, v in verdicts.items() if v.usable and v.priority is not None}
     broken = [f"{candidates[n].origin}: {v.reason}" for n, v in verdicts.items() if v.broken]
+    broken += [f"{p.origin}: backend {p.name!r}: {p.problem}" for p in found.refused]
     if broken and warn:
         chosen = "" if usable else f"; using {FALLBACK}"
         warnings.warn(f"broken backend plugins: {'; '.join(broken)}{chosen}", RuntimeWarning, stacklevel=3)
@@ -138,11 +141,11 @@ def select_auto(plugins: dict[str, Plugin], settings: Settings, *, warn: bool) -
 def selected_backend() -> str:
     """The name that ``load_backend()`` would take now; imports and probes as "auto" does, warns of nothing."""
     settings = load_settings()
-    plugins = find_plugins(settings.allowed_plugins)
-    require_known(settings.backend, plugins, settings.source("backend"))
+    found = discover(settings.allowed_plugins)
+    require_known(settings.backend, found.plugins, settings.source("backend"))
     if not settings.backend:
-        return select_auto(plugins, settings, warn=False)
+        return select_auto(found, settings, warn=False)
     for name in settings.backend:
-        if _judge(plugins[name], settings).usable:
+        if _judge(found.plugins[name], settings).usable:
             return name
     raise BackendUnavailable(f"{settings.source('backend')}: none of {', '.join(settings.backend)} is usable")

@@ -1,0 +1,3 @@
+"""Wants a package that nobody has."""
+
+import package_that_nobody_has  # noqa: F401

@@ -103,6 +103,9 @@ def load_class(plugin: Plugin) -> Any:
     def pass_on(_manager: Any, _point: Any, error: Any) -> None:
         raise error
 
+    if any(p.value != plugin.target for p in entry_points(group=GROUP, name=plugin.name)):
+        # stevedore would import every entry point of the name, a refused one too.
+        return plugin.entry_point.load()
     manager = NamedExtensionManager(
         GROUP, [plugin.name], on_load_failure_callback=pass_on, on_missing_entrypoints_callback=lambda _names: None
     )

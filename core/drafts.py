@@ -38,7 +38,7 @@ def commit_drafts(batch: SlotBatch, step: Ticket, draft_tokens: Any) -> None:
     if drafts.shape != shape or drafts.dtype.kind not in "iu":
         raise ValueError(f"draft_tokens is {drafts.dtype} {drafts.shape}, allowed: whole numbers of shape {shape}")
     live = [(slot, e) for e in step.entries if (slot := batch.slots.by_epoch.get(e.epoch)) is not None]
-    later = [e.occupant.request_id for _, e in live if _in_later_step(e.occupant.ticket, step)]
+    later = [e.occupant.request_id for _, e in live if e.occupant.ticket is not step]
     if later:
         hint = "commit_drafts comes before the next prepare of its rows"
         raise TaskError([Fault(r, "step", "in a later step", "committed") for r in sorted(later)], [hint] * len(later))
@@ -62,11 +62,6 @@ def commit_drafts(batch: SlotBatch, step: Ticket, draft_tokens: Any) -> None:
     if config.num_drafts:
         batch.buffers.run_step(run, READS, WRITES, np.flatnonzero(source >= 0), "commit_drafts")
     _keep_handed_over(batch, step, drafts, kept)
-
-
-def _in_later_step(newest: Ticket | None, step: Ticket) -> bool:
-    """A step that was discarded is as if it had never been prepared."""
-    return newest is not None and newest is not step and newest.state != "discarded"
 
 
 def _leading(drafts: NDArray[Any]) -> NDArray[Any]:

@@ -53,12 +53,6 @@ class Prefills:
         first: Ints = 1 + np.clip(self.max_dec_len - step_idx - 1, 0, 1)
         return first
 
-    def select(self, keep: Bad) -> Prefills:
-        """The tasks for which ``keep`` holds."""
-        if keep.all():
-            return self
-        return Prefills(self.config, [t for t, k in zip(self.tasks, keep.tolist(), strict=True) if k])
-
 
 def _whole_numbers(rows: Sequence[tuple[int, ...]]) -> Ints:
     """The columns of ``rows`` [6, n]; chunk ends beyond 64 bits are brought into range, where they still fail."""
@@ -190,7 +184,7 @@ def check_tables(
         return bad
     for i, table in enumerate(tables):
         before = len(faults)
-        check_table(table, request_ids[i], field, faults, num_blocks, null_block)
+        check_table(table, table, request_ids[i], field, faults, num_blocks, null_block)
         bad[i] = len(faults) > before
     return bad
 
@@ -205,11 +199,11 @@ def _any_double(flat: Ids, tables: Sequence[Ids], null_block: int | None) -> boo
 
 
 def check_table(
-    table: Ids, request_id: str, field: str, faults: Faults, num_blocks: int | None, null_block: int | None
+    ids: Ids, table: Ids, request_id: str, field: str, faults: Faults, num_blocks: int | None, null_block: int | None
 ) -> None:
-    """The faults of one table: the first id that does not exist, the first that stands twice."""
+    """The first of ``ids`` that does not exist, and the first id that stands twice in ``table``, where they go."""
     top = np.iinfo(np.int32).max if num_blocks is None else num_blocks - 1
-    wrong = table[(table < 0) | (table > top)]
+    wrong = ids[(ids < 0) | (ids > top)]
     if len(wrong):
         bound = num_blocks if num_blocks is not None else (0 if wrong[0] < 0 else top)
         faults.add(request_id, field, int(wrong[0]), bound, "block ids are 0 to num_blocks - 1")

@@ -128,6 +128,11 @@ class Field:
             raise LayoutError(self._text("slot_axis", self.slot_axis, (f"None, or 0 to {len(dims) - 1}",)))
         for kind, rule in self.on.items():
             self._check_rule(kind, rule)
+        tables = Column("block_table")
+        if self.on.get("decode") == tables and not all(self.rule(k) in (tables, KEEP) for k in KINDS if k != "decode"):
+            raise LayoutError(
+                f"field {self.name!r}: a decode task appends to its table, so no other rule may write there"
+            )
         if self.residency == "mirrored" and (self.step_writes or self.engine_writes):
             raise LayoutError(f"field {self.name!r} is mirrored, but steps write it: the mirror would go stale (F2)")
 

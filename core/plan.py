@@ -5,7 +5,6 @@ The planner holds no field's name: it reads each field's rules (F1) and the quan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,7 +77,7 @@ class Planner:
             every = np.ones(len(rows), bool)
             for p in self.chunked:
                 if p.cells:
-                    self._rule(out, p, p.rules["chunk"], chunks, rows, every)
+                    self._rules(out, p, "chunk", chunks, rows, every)
         if len(checked.tables.slots):
             for p in self.decoded:
                 if p.cells:
@@ -98,29 +97,53 @@ class Planner:
         self, out: list[Segment], p: FieldPlan, q: Quantities, slots: Rows, dirty: NDArray[np.bool_], cleared: Rows
     ) -> None:
         """Rows that are taken, and rows that only fall free. ``dirty`` rows do not hold the fill yet."""
-        rule = p.rules["take"]
         stale = cleared
-        if rule is KEEP and dirty.any():
-            stale = np.sort(np.concatenate((cleared, slots[dirty])))
+        kept = dirty & ~self._written(p, "take", q)
+        if kept.any():
+            stale = np.sort(np.concatenate((cleared, slots[kept])))
         if len(stale):
             out.append(Fill(p.index, stale, 0, p.cells, p.fill))
-        if len(slots) and rule is not KEEP:
-            self._rule(out, p, rule, q, slots, dirty)
+        if len(slots):
+            self._rules(out, p, "take", q, slots, dirty)
+
+    @staticmethod
+    def _written(p: FieldPlan, kind: str, q: Quantities) -> NDArray[np.bool_]:
+        """For which tasks some rule writes the field: their own, or that of a decode task behind them."""
+        if p.rules[kind] is not KEEP:
+            return np.ones(len(q.p.tasks), bool)
+        return q.decoded if p.rules["decode"] is not KEEP else np.zeros(len(q.p.tasks), bool)
+
+    def _rules(
+        self, out: list[Segment], p: FieldPlan, kind: str, q: Quantities, slots: Rows, dirty: NDArray[np.bool_]
+    ) -> None:
+        """The rule of ``kind``; of a request with decode tasks behind it in this call, theirs, which come last."""
+        after = q.decoded if p.rules["decode"] is not KEEP else np.zeros(len(slots), bool)
+        for rule, rows in ((p.rules[kind], ~after), (p.rules["decode"], after)):
+            if rule is not KEEP and rows.any():
+                self._rule(out, p, rule, q, rows, slots[rows], dirty[rows])
 
     def _rule(
-        self, out: list[Segment], p: FieldPlan, rule: Rule, q: Quantities, slots: Rows, dirty: NDArray[np.bool_]
+        self,
+        out: list[Segment],
+        p: FieldPlan,
+        rule: Rule,
+        q: Quantities,
+        rows: NDArray[np.bool_],
+        slots: Rows,
+        dirty: NDArray[np.bool_],
     ) -> None:
+        """``rows``: which of ``q``'s tasks; ``slots`` and ``dirty`` are theirs already."""
         if isinstance(rule, Extra):
-            self._spans(out, p, self._extras(p, rule, q), slots, dirty)
+            self._spans(out, p, self._extras(p, rule, q), rows, slots, dirty)
         elif not isinstance(rule, Column):
             if rule != p.fill or p.whole:
                 out.append(Fill(p.index, slots, 0, p.cells, rule))  # type: ignore[arg-type]  # KEEP never comes here
             elif dirty.any():
                 out.append(Fill(p.index, slots[dirty], 0, p.cells, p.fill))
         elif q.is_scalar(rule.name):
-            self._scalar(out, p, q.scalar(rule.name), slots, dirty)
+            self._scalar(out, p, q.scalar(rule.name)[rows], slots, dirty)
         else:
-            self._spans(out, p, q.span(rule.name), slots, dirty)
+            self._spans(out, p, q.span(rule.name), rows, slots, dirty)
 
     def _scalar(
         self, out: list[Segment], p: FieldPlan, column: NDArray[Any], slots: Rows, dirty: NDArray[np.bool_]
@@ -129,19 +152,26 @@ class Planner:
         differs = data != p.dtype.type(p.fill)
         if not (differs | dirty).any():
             return
-        block = data[:, None] if p.cells == 1 else np.repeat(data[:, None], p.cells, axis=1)
-        out.append(Block(p.index, slots, 0, block))
+        out.append(_every_cell(p, data, slots))
 
-    def _spans(self, out: list[Segment], p: FieldPlan, span: Span, slots: Rows, dirty: NDArray[np.bool_]) -> None:
-        wanted = (span.length > 0) | dirty
+    def _spans(
+        self,
+        out: list[Segment],
+        p: FieldPlan,
+        span: Span,
+        rows: NDArray[np.bool_],
+        slots: Rows,
+        dirty: NDArray[np.bool_],
+    ) -> None:
+        source, length = span.source[rows], span.length[rows]
+        wanted = (length > 0) | dirty
         if not wanted.any():
             return
-        tail = np.where(dirty, p.cells, span.length)
-        first = np.zeros_like(span.length)
-        spans = (slots, span.source, first, span.length, tail)
+        tail = np.where(dirty, p.cells, length)
         if not wanted.all():
-            spans = tuple(a[wanted] for a in spans)  # type: ignore[assignment]
-        out.append(Spans(p.index, spans[0], self._cast(span.data, p), *spans[1:], p.fill))
+            slots, source, length, tail = slots[wanted], source[wanted], length[wanted], tail[wanted]
+        data = self._cast(span.data, p)
+        out.append(Spans(p.index, slots, data, source, np.zeros_like(length), length, tail, p.fill))
 
     def _extras(self, p: FieldPlan, rule: Extra, q: Quantities) -> Span:
         shape = self.layout.row_shape(p.field.name)
@@ -156,7 +186,7 @@ class Planner:
     def _decode(self, out: list[Segment], p: FieldPlan, tables: Tables) -> None:
         rule = p.rules["decode"]
         if isinstance(rule, Column) and rule.name == "num_blocks":
-            out.append(Block(p.index, tables.slots, 0, (tables.first + tables.length).astype(p.dtype)[:, None]))
+            out.append(_every_cell(p, (tables.first + tables.length).astype(p.dtype), tables.slots))
         elif isinstance(rule, Column) and rule.name == "block_table":
             source = np.cumsum(tables.length) - tables.length
             stop = tables.first + tables.length
@@ -167,9 +197,11 @@ class Planner:
             out.append(Fill(p.index, tables.slots, 0, p.cells, rule))  # type: ignore[arg-type]
 
 
+def _every_cell(p: FieldPlan, data: NDArray[Any], slots: Rows) -> Block:
+    """One number for each row, in all of its cells."""
+    return Block(p.index, slots, 0, np.repeat(data[:, None], p.cells, axis=1) if p.cells > 1 else data[:, None])
+
+
 def quantities(checked: Checked, takes: bool) -> Quantities:
     """The quantities of a call's takes or chunks, with the tables that its decode tasks leave them."""
-    prefills = checked.takes if takes else checked.chunks
-    settled = checked.tables.prefilled
-    tables: Sequence[Any] = [settled.get(t.request_id, t.block_table) for t in prefills.tasks]
-    return Quantities(prefills, tables, takes)
+    return Quantities(checked.takes if takes else checked.chunks, checked.tables.prefilled, takes)

@@ -6,7 +6,7 @@ history once although three fields take from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -36,10 +36,16 @@ class Ended(NamedTuple):
 
 
 class Quantities:
-    """Quantities of ``prefills`` (all of them take a slot, or all continue), with their final block ``tables``."""
+    """Quantities of ``prefills``: all of them take a slot, or all continue in theirs.
 
-    def __init__(self, prefills: Prefills, tables: Sequence[Ids], takes: bool) -> None:
-        self.p, self.tables, self.takes = prefills, tables, takes
+    ``settled``: the block tables of those that decode tasks of the same call follow.
+    """
+
+    def __init__(self, prefills: Prefills, settled: Mapping[str, Ids], takes: bool) -> None:
+        self.p, self.takes = prefills, takes
+        self.tables = [settled.get(t.request_id, t.block_table) for t in prefills.tasks]
+        self.decoded = np.array([t.request_id in settled for t in prefills.tasks], bool)
+        """Decode tasks follow in this call."""
         self.config = prefills.config
         self._scalars: dict[str, Callable[[], NDArray[Any]]] = {
             "prompt_len": lambda: self.p.prompt_len,
@@ -151,10 +157,8 @@ class Quantities:
         return Span(tokens, base + low, high - low)
 
     def _start(self) -> Ints:
-        if not self.p.handover:
-            return self.p.start
-        start: Ints = np.where(self.scalar("ended"), 0, self.p.history_len)
-        return start
+        start: Ints = self.p.start
+        return np.where(self.scalar("ended"), 0, self.p.history_len) if self.p.handover else start
 
     def _lookahead(self) -> Span:
         high = np.minimum(self.p.end + self.config.num_levels, self.p.history_len)

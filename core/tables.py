@@ -130,9 +130,7 @@ def _fold(
         table = np.concatenate((current, ids)) if appends else ids
         if len(table) > config.max_blocks_per_seq:
             faults.add(request_id, field, len(table), config.max_blocks_per_seq, "ceil(max_model_len / block_size)")
-        check_table(ids, request_id, field, faults, num_blocks, config.null_block)
-        if appends and len(faults) == before:
-            check_table(table, request_id, field, faults, num_blocks, config.null_block)
+        check_table(ids, table, request_id, field, faults, num_blocks, config.null_block)
         if len(faults) > before:
             continue
         current, whole, changed = table, whole or not appends, True

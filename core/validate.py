@@ -88,7 +88,7 @@ class _Check:
         self._releases()
         takes, chunks = self._prefills()
         self._slots(takes)
-        self._chunks(chunks)
+        self._arrange_chunks(chunks)
         self._decodes()
         self.result.faults, self.result.hints = self.faults.sorted()
 
@@ -114,32 +114,42 @@ class _Check:
         self.faults.add(request_id, "request_id", request_id, "a request that owns a slot", "it owns no slot")
 
     def _prefills(self) -> tuple[Prefills, Prefills]:
+        """The good takes, and the good chunks of requests that continue in their slots."""
         takes: list[PrefillTask] = []
-        chunks: list[PrefillTask] = []
+        known: list[PrefillTask] = []  # chunks of the very request that was checked when it took its slot
+        other: list[PrefillTask] = []
         for request_id, group in self.groups.items():
-            if group.prefill is None:
+            task = group.prefill
+            if task is None:
                 continue
-            continues = request_id in self.table.by_id and group.release is None
-            (chunks if continues else takes).append(group.prefill)
-        good = []
-        for tasks, fresh in ((takes, True), (chunks, False)):
-            prefills = Prefills(self.config, tasks)
-            good.append(prefills.select(~self._content(prefills, fresh)) if tasks else prefills)
-        return good[0], good[1]
+            slot = self.table.by_id.get(request_id)
+            if slot is None or group.release is not None:
+                takes.append(task)
+            else:
+                (known if task.request is self.table.occupant(slot).request else other).append(task)
+        good = self._content(takes, fresh=True, named=True)
+        chunks = self._content(known, fresh=False) + self._content(other, fresh=True)
+        continuing = [t for t in (*known, *other) if self._continues(t)]
+        kept = {id(t) for t in chunks}
+        return Prefills(self.config, good), Prefills(self.config, [t for t in continuing if id(t) in kept])
 
-    def _content(self, prefills: Prefills, fresh: bool) -> Any:
-        checks = PrefillChecks(prefills, self.faults, self.batch.num_blocks)
+    def _content(self, tasks: list[PrefillTask], fresh: bool, named: bool = False) -> list[PrefillTask]:
+        """The tasks without a fault of their own."""
+        if not tasks:
+            return []
+        checks = PrefillChecks(Prefills(self.config, tasks), self.faults, self.batch.num_blocks)
         checks.chunk_range()
         checks.blocks()
-        if fresh:  # a continuing chunk's history is the one that was checked when it took its slot
+        if fresh:
             checks.lengths()
             checks.token_ids()
             checks.drafts()
             SamplingChecks(checks).run()
             checks.hidden_state()
             self._extras(checks)
+        if named:
             self._named_slots(checks)
-        return checks.bad
+        return [t for t, bad in zip(tasks, checks.bad.tolist(), strict=True) if not bad]
 
     def _extras(self, checks: PrefillChecks) -> None:
         layout = self.batch.layout
@@ -200,14 +210,13 @@ class _Check:
         self.result.take_slots = [slot for slot, _ in order]
         self.result.takes = _arranged(takes, [i for _, i in order])
 
-    def _chunks(self, chunks: Prefills) -> None:
-        """A request that owns a slot continues where its committed chunk ended, with the same history."""
-        good = [i for i, task in enumerate(chunks.tasks) if self._continues(task)]
-        order = sorted((self.table.by_id[chunks.tasks[i].request_id], i) for i in good)
+    def _arrange_chunks(self, chunks: Prefills) -> None:
+        order = sorted((self.table.by_id[t.request_id], i) for i, t in enumerate(chunks.tasks))
         self.result.chunk_slots = [slot for slot, _ in order]
         self.result.chunks = _arranged(chunks, [i for _, i in order])
 
     def _continues(self, task: PrefillTask) -> bool:
+        """A request that owns a slot continues where its committed chunk ended, with the same history."""
         slot = self.table.by_id[task.request_id]
         occupant = self.table.occupant(slot)
         add, before = self.faults.add, len(self.faults)

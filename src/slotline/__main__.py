@@ -1,24 +1,23 @@
-"""The command ``slotline``. Its libraries are an extra; without them it says what to install."""
+"""``slotline`` and ``python -m slotline``. The command line is an extra: without it, this says how to get it."""
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 
-NEEDED = ("typer", "rich")
+_NEEDED = ("typer", "rich")
 
 
 def main() -> None:
-    """Run the command line and exit with its status."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        print(
-            f"slotline: the command line needs {' and '.join(missing)}: pip install 'slotline[cli]'",
-            file=sys.stderr,
+    try:
+        from slotline.cli.app import run
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in _NEEDED:
+            raise
+        sys.stderr.write(
+            f"slotline: error: the command line needs {error.name}, which is not installed; "
+            "get it with: pip install 'slotline[cli]'\n"
         )
         sys.exit(2)
-    from slotline.cli.app import run
-
     sys.exit(run())
 
 

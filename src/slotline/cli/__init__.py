@@ -1,1 +1,1 @@
-"""The command line, an extra (``slotline[cli]``): typer, rich, and matplotlib for plots."""
+"""The command line. An extra: importing slotline never imports it."""

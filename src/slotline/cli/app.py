@@ -1,65 +1,96 @@
-"""The commands of ``slotline``, and what becomes of their errors."""
+"""The command ``slotline``, and how it ends: 0 well, 1 a check failed, 2 bad usage or bad input."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-import slotline as sl
 from slotline.cli import doctor, layout, replay
-from slotline.cli.output import complain
+from slotline.cli.console import complain
+from slotline.core.errors import DeviceError, SlotlineError, TaskError
+
+BROKEN_PIPE = 128 + 13
+INTERRUPTED = 128 + 2
 
 app = typer.Typer(
     name="slotline",
-    help="Puts the tasks of an LLM engine's scheduler into its device buffers, as one transaction and one packet.\n\n"
-    "Every command takes --json: exactly one line on stdout, all else on stderr. Exit status: 0 good, "
-    "1 a check failed, 2 bad usage or bad input.",
+    help="Puts the tasks of an LLM engine's scheduler into its device buffers, as one transaction and one packet.",
+    no_args_is_help=False,
     add_completion=False,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("doctor")(doctor.doctor)
-app.command("layout")(layout.layout)
-app.command("replay")(replay.replay)
 
 
-def _version(wanted: bool) -> None:
+def _flowing(doc: str | None) -> str:
+    """A docstring with each paragraph on one line, so that the terminal's width breaks it."""
+    return "\n\n".join(" ".join(part.split()) for part in (doc or "").split("\n\n"))
+
+
+for _command in (doctor.doctor, layout.layout, replay.replay):
+    app.command(_command.__name__, help=_flowing(_command.__doc__))(_command)
+
+
+def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"slotline {sl.__version__}")
+        from slotline import __version__
+
+        typer.echo(f"slotline {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def _main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     pass
 
 
-def run(arguments: list[str] | None = None) -> int:
-    """Run a command; its exit status. Errors that slotline raises on purpose are one line, never a traceback."""
-    warnings.showwarning = _one_line
+def run(args: list[str] | None = None) -> int:
+    """Run the command line. Returns the exit status; no error that has a cause outside ends in a traceback."""
+    warnings.showwarning = _show_warning
+    usage_error: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
     try:
-        result = app(args=arguments, standalone_mode=True)
-    except SystemExit as leaving:
-        code = leaving.code
-        return code if isinstance(code, int) else 0 if code is None else 2
-    except sl.SlotlineError as error:
-        complain(str(error))
+        status = app(args, prog_name="slotline", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except (BrokenPipeError, SystemExit):  # typer and rich turn a closed pipe into SystemExit(1), a failed check
+        _silence(sys.stdout)
+        return BROKEN_PIPE
+    except (KeyboardInterrupt, typer.Abort):
+        complain("interrupted")
+        return INTERRUPTED
+    except MemoryError as error:
+        complain(f"not enough memory: {error}; choose a smaller --max-num-seqs or --max-model-len")
         return 2
-    except BrokenPipeError:
-        # The reader went away (`slotline layout | head`): nobody is left to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return result if isinstance(result, int) else 0
+    except SlotlineError as error:
+        complain(str(error))
+        return 1 if isinstance(error, (TaskError, DeviceError)) else 2  # 1: the core refused what must be right
+    except usage_error as error:
+        return _complain_of_usage(error)
 
 
-def _one_line(message: Warning | str, category: type[Warning], *_rest: object, **_more: object) -> None:
-    complain(f"{category.__name__}: {message}")
+def _complain_of_usage(error: Any) -> int:
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "slotline"
+    text = " ".join(error.format_message().split()) or "no command given"
+    complain(f"{text.rstrip('.')}; see: {command} --help")
+    return 2
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_where: Any, **_more: Any) -> None:
+    complain(str(message), kind="warning" if category is not DeprecationWarning else "deprecated")
+
+
+def _silence(stream: Any) -> None:
+    """Nobody reads: let the interpreter's own flush at its end go nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

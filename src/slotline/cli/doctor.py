@@ -1,59 +1,71 @@
-"""``slotline doctor``: what is installed, every backend with its verdict and reason, and which one is taken."""
+"""``slotline doctor``: what is installed, and what would be used."""
 
 from __future__ import annotations
 
-import platform
-from typing import Annotated, Any
+from typing import Any
 
-import msgspec
 import typer
 from rich.table import Table
+from rich.text import Text
 
-import slotline as sl
-from slotline.cli.output import print_json, stderr, stdout
-from slotline.core.registry import selected_backend
-
-HELP = """Show every backend, whether it can be used here and why not, and which one "auto" takes.
-
-Each backend is probed in a process of its own with a time limit (SLOTLINE_PROBE_TIMEOUT, 20 s), so a driver that
-hangs or crashes is a line in the table. Exit status 1: the settings name a backend that cannot be used."""
+from slotline.cli import console
+from slotline.cli.options import Json
+from slotline.core.errors import BackendUnavailable
 
 
-def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="One line of JSON: version, backends, selected.")] = False,
-) -> None:
-    backends = sl.list_backends()
-    selected, problem = None, ""
+def doctor(as_json: Json = False) -> None:
+    """List every backend with its verdict and the reason, and say which one would be used.
+
+    Each backend is probed in a process of its own, with a time limit, so a broken driver cannot take this command
+    down. SLOTLINE_BACKEND, slotline.toml and the other settings count as they would for an engine.
+
+    Exit status: 0; 1 if the backend that the settings ask for cannot be used; 2 for settings that make no sense.
+
+    Example: [bold]slotline doctor --json[/bold]
+    """
+    from slotline import __version__
+    from slotline.core.registry import list_backends, selected_backend
+
+    backends = list_backends()
+    selected: str | None = None
     try:
         selected = selected_backend()
-    except (sl.BackendUnavailable, sl.ConfigError) as error:
-        problem = str(error)
+    except BackendUnavailable as error:
+        console.complain(str(error))
+    report: dict[str, Any] = {
+        "version": __version__,
+        "backends": [
+            {
+                "name": b.name,
+                "vendor": b.vendor,
+                "usable": b.usable,
+                "reason": b.reason,
+                "versions": dict(b.versions),
+                "priority": b.priority,
+                "distribution": b.distribution,
+            }
+            for b in backends
+        ],
+        "selected": selected,
+    }
     if as_json:
-        print_json({"version": sl.__version__, "backends": [_plain(b) for b in backends], "selected": selected})
+        console.print_json(report)
     else:
-        stdout.print(f"slotline {sl.__version__}, Python {platform.python_version()}, {platform.machine()}")
-        stdout.print(_table(backends, selected))
-    if problem:
-        stderr.print(f"no backend is selected: {problem}", markup=False)
+        _show(report)
+    if selected is None:
         raise typer.Exit(1)
 
 
-doctor.__doc__ = HELP
-
-
-def _plain(info: sl.BackendInfo) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(info)
-    del plain["broken"]
-    return plain
-
-
-def _table(backends: list[sl.BackendInfo], selected: str | None) -> Table:
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for heading in ("", "backend", "vendor", "usable", "priority", "from", "versions, or why not"):
-        table.add_column(heading, overflow="fold")
-    for b in backends:
-        versions = ", ".join(f"{name} {version}" for name, version in b.versions.items())
-        priority = "by name" if b.priority is None else str(b.priority)
-        cells = ["*" if b.name == selected else "", b.name, b.vendor or "", "yes" if b.usable else "no", priority]
-        table.add_row(*cells, b.distribution, versions if b.usable else b.reason.replace("[", r"\["))
-    return table
+def _show(report: dict[str, Any]) -> None:
+    out = console.out()
+    table = Table(
+        "backend", "usable", "why not, or versions", "priority", "from", title=f"slotline {report['version']}"
+    )
+    for b in report["backends"]:
+        versions = ", ".join(f"{name} {version}" for name, version in b["versions"].items())
+        name = b["name"] + (f" ({b['vendor']})" if b["vendor"] else "")
+        verdict = Text("yes", style="green") if b["usable"] else Text("no", style="red")
+        priority = "by name" if b["priority"] is None else str(b["priority"])
+        table.add_row(name, verdict, Text(b["reason"] or versions), priority, b["distribution"])
+    out.print(table)
+    out.print(Text(f"selected: {report['selected'] or 'none'}"))

@@ -56,7 +56,9 @@ def recognise(line: str) -> tuple[Parse, bool]:
             "(Mooncake)"
         )
     if missing:
-        raise LineFault(f"column {missing[0]} is missing{nearest(missing[0], names)}; needed: {', '.join(AZURE_COLUMNS)}")
+        raise LineFault(
+            f"column {missing[0]} is missing{nearest(missing[0], names)}; needed: {', '.join(AZURE_COLUMNS)}"
+        )
     raise LineFault("a column stands twice in the header")
 
 

@@ -73,13 +73,15 @@ class StandIn:
 
 def generated(seed: U64, t: U64) -> NDArray[np.int64]:
     """The t-th generated token (1-based) of the requests with these seeds."""
-    return _TABLE[_hash(_TOKEN, seed, t) % np.uint64(len(_TABLE))]
+    tokens: NDArray[np.int64] = _TABLE[_hash(_TOKEN, seed, t) % np.uint64(len(_TABLE))]
+    return tokens
 
 
 def generated_by(infer_seed: int, count: int) -> list[int]:
     """The first ``count`` tokens that a request generates if nothing stops it."""
     t = np.arange(1, count + 1, dtype=np.uint64)
-    return generated(np.full(count, infer_seed, np.uint64), t).tolist()
+    tokens: list[int] = generated(np.full(count, infer_seed, np.uint64), t).tolist()
+    return tokens
 
 
 def _drafts(seed: U64, step_idx: U64, batch: SlotBatch) -> NDArray[Any]:

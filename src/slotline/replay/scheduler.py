@@ -50,7 +50,7 @@ class Scheduler:
     """Plans one batch. ``source``: the next new request, None where there is none now.
 
     ``preempt_to`` receives preempted requests (by default they wait here); ``on_end(sequence, output)`` is told of
-    each request that ended, when the result is taken.
+    each request that ended, when the result is taken, and of each that was given up (output None).
     """
 
     def __init__(
@@ -58,13 +58,12 @@ class Scheduler:
         config: BatchConfig,
         num_blocks: int,
         source: Callable[[], Sequence | None],
-        on_end: Callable[[Sequence, Output], None],
+        on_end: Callable[[Sequence, Output | None], None],
         preempt_to: Callable[[Sequence], None] | None = None,
     ) -> None:
         self.config, self.pool = config, BlockPool(num_blocks)
         self.running: dict[str, Row] = {}
         self.counts: Counter[str] = Counter()
-        self.aborted: list[Sequence] = []
         self._source, self._on_end = source, on_end
         self._preempt_to = preempt_to or self.wait
         self._waiting: list[tuple[int, Sequence]] = []
@@ -127,7 +126,8 @@ class Scheduler:
     def _is_given_up(self, sequence: Sequence, step: int) -> bool:
         if sequence.abort_step is None or sequence.abort_step > step:
             return False
-        self.aborted.append(sequence)
+        self.counts["given_up"] += 1
+        self._on_end(sequence, None)
         return True
 
     def _advance(self) -> int:
@@ -215,7 +215,7 @@ class Scheduler:
 
     def _admitted(self, sequence: Sequence, budget: int) -> Row | None:
         """The row of a request that takes a slot, its task planned; None: not now."""
-        if not self._has_room(sequence):
+        if budget <= 0 and self.config.role != "decode":
             return None
         outputs = sequence.outputs
         if self.config.role == "decode":
@@ -228,8 +228,8 @@ class Scheduler:
             request = Request(sequence.request_id, sequence.prompt, outputs, sampling=sequence.sampling)
             start = self._start(sequence)
             end = covered = start + self._chunk_len(request, start, budget)
-            if end == start:
-                return None
+        if end == start or not self._has_room(covered):
+            return None
         blocks = self.pool.take(-(-covered // self.config.block_size))
         self._tasks.append(PrefillTask(request, start, end, blocks))
         row = Row(sequence, request, blocks, start, decodes=False, fresh=False)
@@ -237,11 +237,8 @@ class Scheduler:
         row.fresh = row.fresh and self.config.role != "decode"
         return row
 
-    def _has_room(self, sequence: Sequence) -> bool:
-        """Blocks for its whole history and a step more, and some to spare for those that run."""
-        tokens = min(
-            sequence.history_len + 1 + self.config.num_drafts, len(sequence.prompt) + sequence.max_dec_len
-        )
+    def _has_room(self, tokens: int) -> bool:
+        """Blocks for the first chunk, and some to spare for those that run: optimistic, so preemptions do happen."""
         spare = self.pool.count // 100 if self.running else 0
         return self.pool.num_free >= -(-tokens // self.config.block_size) + spare
 

@@ -10,7 +10,6 @@ import numpy as np
 from slotline.core.config import BatchConfig
 from slotline.core.ids import Ids
 from slotline.core.sampling import SamplingParams
-from slotline.core.tasks import Request
 from slotline.replay.model import SYMBOLS
 from slotline.replay.traces import TraceRow
 

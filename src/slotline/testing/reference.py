@@ -97,12 +97,14 @@ class ReferenceBatch:
         """Insert valid tasks. ``named``: the tasks that the receipt speaks of, if more than these."""
         todo = list(tasks)
         gone = sorted(t.request_id for t in todo if isinstance(t, (PreemptTask, AbortTask, FinishTask)))
+        owned = self.slot_map()
         for request_id in gone:
-            self._vacate(self.slot_map()[request_id])
+            self._vacate(owned[request_id])
         ended, cut = self._prefills([t for t in todo if isinstance(t, PrefillTask)])
+        owned = self.slot_map()
         for task in todo:
             if isinstance(task, DecodeTask):
-                self._decode(task)
+                self._decode(owned[task.request_id], task)
         names = {t.request_id for t in (todo if named is None else named)}
         return RefReceipt(
             slots={r: s for r, s in self.slot_map().items() if r in names},
@@ -148,8 +150,7 @@ class ReferenceBatch:
         insert_rules.write_chunk(self._arrays, self.config, slot, row, task)
         insert_rules.own_fields(self._arrays, self.config, slot, row, task, "chunk")
 
-    def _decode(self, task: DecodeTask) -> None:
-        slot = self.slot_map()[task.request_id]
+    def _decode(self, slot: int, task: DecodeTask) -> None:
         row = self._row(slot)
         if task.block_table is not None:
             row.blocks = task.block_table.tolist()
@@ -170,7 +171,7 @@ class ReferenceBatch:
             if row is None or row.bound == 0 or row.in_open_step:
                 continue
             row.ticket = ticket
-            ticket.entries.append(RefEntry(slot, row, row.length, row.last, len(row.output)))
+            ticket.entries.append(RefEntry(slot, row, row.length, row.last, len(row.output), row.encoder > 0))
         return ticket
 
     def commit(self, ticket: RefTicket, accept_tokens: Any, accept_num: Any) -> None:
@@ -186,6 +187,11 @@ class ReferenceBatch:
             self.stale_results += 1
             entry.stale = True
             entry.tokens = accepted if entry.last and entry.length else []
+
+    def drafts_are_late(self, ticket: RefTicket) -> bool:
+        """Whether a row of the step is in a later step already (L5)."""
+        living = set(self.epochs.values())
+        return any(e.row.ticket is not ticket for e in ticket.entries if e.row.epoch in living)
 
     def commit_drafts(self, ticket: RefTicket, draft_tokens: Any) -> None:
         """Keep drafts for the rows that go on, and for the result of those that a handover ended (L5)."""

@@ -124,6 +124,7 @@ class RefEntry:
     length: int
     last: bool
     step_idx: int
+    prefill: bool
     tokens: list[int] = field(default_factory=list)
     reason: int = NONE
     match: tuple[int, int] | None = None

@@ -1,0 +1,117 @@
+"""Small replays, compared with the reference after every step: roles x methods x few blocks x aborts x condense."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slotline.core.config import BatchConfig
+from slotline.core.registry import load_backend
+from slotline.replay.driver import ReplayOptions, ReplayResult, replay
+from slotline.replay.model import EOS
+from slotline.replay.traces import TraceRow
+
+METHODS = {
+    "none": {"spec_method": "none"},
+    "ngram": {"spec_method": "ngram", "num_draft_tokens": 2},
+    "suffix": {"spec_method": "suffix", "num_draft_tokens": 5},
+    "mtp": {"spec_method": "mtp", "num_draft_tokens": 3},
+    "mtp3": {"spec_method": "mtp", "num_draft_tokens": 4, "mtp_levels": 3},
+}
+
+
+def rows(count: int, seed: int, hashed: bool = False) -> Iterator[TraceRow]:
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        prompt, output = int(rng.integers(1, 120)), int(rng.integers(1, 40))
+        yield TraceRow(0.0, prompt, output, (int(rng.integers(3)),) if hashed else None)
+
+
+def run(
+    method: str, *, count: int = 40, num_blocks: int = 400, seed: int = 0, verify: bool = True, **options: object
+) -> ReplayResult:
+    config = BatchConfig(
+        max_num_seqs=8,
+        max_model_len=160,
+        max_chunk_tokens=48,
+        block_size=4,
+        num_blocks=num_blocks,
+        vocab_size=500,
+        eos_token_ids=(EOS,),
+        max_stop_seqs=3,
+        stop_seqs_max_len=4,
+        **METHODS[method],  # type: ignore[arg-type]
+    )
+    chosen = ReplayOptions(verify=verify, seed=seed, **options)  # type: ignore[arg-type]
+    result = replay(rows(count, seed), config, load_backend("cpu"), chosen)
+    assert result.mismatch is None, result.mismatch
+    assert result.requests + result.refused == count
+    return result
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["mixed", "split"])
+@pytest.mark.parametrize("method", METHODS)
+def test_plain(method: str, split: bool) -> None:
+    result = run(method, split=split)
+    assert result.tasks["finish"] >= result.requests
+    assert result.tasks["decode"] > 0
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["mixed", "split"])
+@pytest.mark.parametrize("method", METHODS)
+def test_everything_at_once(method: str, split: bool) -> None:
+    """Few blocks, aborts and condense: stale results all the time."""
+    result = run(method, split=split, num_blocks=60, abort_rate=0.2, condense_every=3, seed=1)
+    assert result.tasks["preempt"] > 0
+    assert result.tasks["abort"] > 0
+    assert result.stats["stale_results"] > result.tasks["preempt"]
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["mixed", "split"])
+def test_the_digest_knows_no_order(split: bool) -> None:
+    """I3, over whole replays; also without the reference, and on a second run."""
+    runs = [
+        run("mtp", split=split, num_blocks=60, abort_rate=0.1, condense_every=5, order_seed=order, verify=verify)
+        for order, verify in ((None, True), (None, False), (1, False), (2, False), (3, True))
+    ]
+    assert len({r.digest for r in runs}) == 1
+    assert len({tuple(r.tasks.items()) for r in runs}) == 1
+    other = run("mtp", split=split, num_blocks=60, abort_rate=0.1, condense_every=5, seed=1)
+    assert other.digest != runs[0].digest
+
+
+@given(
+    method=st.sampled_from(sorted(METHODS)),
+    split=st.booleans(),
+    num_blocks=st.sampled_from([40, 50, 80, 400]),
+    abort_rate=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    condense_every=st.sampled_from([0, 1, 2, 7]),
+    acceptance=st.sampled_from([0.0, 0.5, 1.0]),
+    order_seed=st.none() | st.integers(0, 9),
+    seed=st.integers(0, 10**6),
+)
+def test_any_replay(
+    method: str,
+    split: bool,
+    num_blocks: int,
+    abort_rate: float,
+    condense_every: int,
+    acceptance: float,
+    order_seed: int | None,
+    seed: int,
+) -> None:
+    run(
+        method,
+        count=15,
+        num_blocks=num_blocks,
+        seed=seed,
+        split=split,
+        abort_rate=abort_rate,
+        condense_every=condense_every,
+        acceptance=acceptance,
+        order_seed=order_seed,
+    )

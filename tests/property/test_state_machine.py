@@ -1,0 +1,181 @@
+"""Any sequence of operations leaves a batch as the reference has it (rules I, L, S, M, D, P, T)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import slotline as sl
+from slotline.testing import strategies as some
+from slotline.testing.reference import ReferenceBatch, RefReceipt, RefTicket
+from slotline.testing.reference_faults import same_faults
+from slotline.testing.strategies_invalid import mixed_calls
+
+Pair = tuple[sl.Ticket, RefTicket]
+
+
+class Operations(RuleBasedStateMachine):
+    """One batch and one reference, driven alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[Pair] = []
+        self.committed: list[Pair] = []
+
+    @initialize(data=st.data())
+    def make(self, data: st.DataObject) -> None:
+        config = data.draw(some.configs())
+        layout = data.draw(some.layouts(config))
+        self.batch = sl.SlotBatch(layout, sl.load_backend("cpu"))
+        self.ref = ReferenceBatch(layout)
+        self.sides = self.batch.side_table("own_object", lambda request: [request.request_id])
+        self.owners: dict[str, int] = {}
+        self.batch.on_insert(lambda rid, slot, _epoch: self.owners.__setitem__(rid, slot))
+        self.batch.on_release(lambda rid, slot: self._gone(rid, slot))
+        self.batch.on_move(lambda rid, _src, dst: self.owners.__setitem__(rid, dst))
+
+    def _gone(self, request_id: str, slot: int) -> None:
+        assert self.owners.pop(request_id) == slot
+
+    def _same_receipt(self, got: sl.InsertReceipt, want: RefReceipt) -> None:  # I7
+        ended = {rid: tuple(e) for rid, e in got.ended.items()}
+        assert ended == {rid: tuple(e) for rid, e in want.ended.items()}
+        for name in ("slots", "epochs", "released", "cut", "launch_tokens", "num_active", "has_prefill"):
+            assert getattr(got, name) == getattr(want, name), name
+
+    # -- inserting
+
+    @rule(data=st.data())
+    def insert(self, data: st.DataObject) -> None:  # I
+        tasks = data.draw(some.calls(self.ref))
+        assert self.ref.faults(tasks) == []
+        self._same_receipt(sl.insert_tasks(self.batch, tasks), self.ref.insert(tasks))
+
+    @rule(data=st.data(), skip=st.booleans())
+    def insert_mixed(self, data: st.DataObject, skip: bool) -> None:  # I1
+        tasks = data.draw(mixed_calls(self.ref))
+        faults = self.ref.faults(tasks)
+        assert same_faults(faults, sl.validate(self.batch, tasks)), (faults, sl.validate(self.batch, tasks))
+        if skip:
+            receipt = sl.insert_tasks(self.batch, tasks, on_invalid="skip")
+            assert same_faults(faults, receipt.refused)
+            self._same_receipt(receipt, self.ref.insert_skip(tasks))
+        elif faults:
+            before = self.batch.digest()
+            with pytest.raises(sl.TaskError) as caught:
+                sl.insert_tasks(self.batch, tasks)
+            assert same_faults(faults, caught.value.errors)
+            assert self.batch.digest() == before
+
+    # -- steps
+
+    @rule(data=st.data(), some_rows=st.booleans())
+    def ticket(self, data: st.DataObject, some_rows: bool) -> None:  # L3
+        ids = sorted(self.ref.slot_map())
+        rows = data.draw(st.lists(st.sampled_from(ids), unique=True)) if some_rows and ids else None
+        pair = self.batch.ticket(rows), self.ref.ticket(rows)
+        assert pair[0].slots == pair[1].slots
+        assert pair[0].request_ids == pair[1].request_ids
+        assert pair[0].epochs == pair[1].epochs
+        self.open.append(pair)
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:  # L4, S2, T
+        pair = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
+        tokens, counts = data.draw(some.accepted(self.ref, pair[1]))
+        sl.commit_step(self.batch, pair[0], tokens, counts)
+        self.ref.commit(pair[1], tokens, counts)
+        with pytest.raises(sl.TaskError):
+            sl.commit_step(self.batch, pair[0], tokens, counts)
+        self.committed.append(pair)
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def discard(self, data: st.DataObject) -> None:  # L3
+        pair = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
+        pair[0].discard()
+        pair[1].discard()
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def look_at_ticket(self, data: st.DataObject) -> None:  # L3
+        pair = data.draw(st.sampled_from(self.open))
+        rows = {row.epoch: slot for slot, row in self.ref.occupied()}
+        assert pair[0].current() == {e: rows[e] for e in pair[1].epochs if e in rows}
+
+    @precondition(lambda self: self.committed)
+    @rule(data=st.data())
+    def commit_drafts(self, data: st.DataObject) -> None:  # L5, M9
+        pair = data.draw(st.sampled_from(self.committed[-2:]))
+        drafts = data.draw(some.drafts(self.ref))
+        if self.ref.drafts_are_late(pair[1]):
+            with pytest.raises(sl.TaskError):
+                sl.commit_drafts(self.batch, pair[0], drafts)
+            return
+        sl.commit_drafts(self.batch, pair[0], drafts)
+        self.ref.commit_drafts(pair[1], drafts)
+
+    @precondition(lambda self: self.committed)
+    @rule(data=st.data())
+    def fetch(self, data: st.DataObject) -> None:  # L6, M7
+        pair = self.committed.pop(data.draw(st.integers(0, len(self.committed) - 1)))
+        outputs: list[Any] = [tuple(entry) for entry in self.batch.fetch(pair[0]).result()]
+        assert outputs == [tuple(entry) for entry in self.ref.outputs(pair[1])]
+        self.ref.taken(pair[1])
+
+    # -- slots
+
+    @rule(data=st.data())
+    def swap(self, data: st.DataObject) -> None:  # S4
+        slots = st.integers(0, self.ref.config.max_num_seqs - 1)
+        i, j = data.draw(slots), data.draw(slots)
+        self.batch.swap(i, j)
+        self.ref.swap(i, j)
+
+    @rule()
+    def condense(self) -> None:  # S5
+        assert self.batch.condense() == self.ref.condense()
+
+    @precondition(lambda self: self.ref.slot_map())
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:  # L7
+        ids = data.draw(st.lists(st.sampled_from(sorted(self.ref.slot_map())), unique=True))
+        self._same_receipt(self.batch.release(ids), self.ref.release(ids))
+
+    @rule(really=st.integers(0, 9))
+    def reset(self, really: int) -> None:  # S6
+        if really == 0:
+            pointers = {n: self.batch[n].ctypes.data for n in self.batch.layout.names}
+            self.batch.reset()
+            self.ref.reset()
+            assert pointers == {n: self.batch[n].ctypes.data for n in self.batch.layout.names}
+
+    # -- what always holds
+
+    @invariant()
+    def equal(self) -> None:
+        if hasattr(self, "batch"):
+            found = self.ref.compare(self.batch)
+            assert found is None, found
+            assert self.owners == self.ref.slot_map()
+            want = [row and [row.request_id] for row in self.ref.rows]
+            assert list(self.sides) == want  # F5
+            assert self.batch.stats["stale_results"] == self.ref.stale_results  # S2
+
+    @invariant()
+    def no_placeholder_within_lengths(self) -> None:  # M5
+        if not hasattr(self, "batch"):
+            return
+        for slot, row in self.ref.occupied():
+            speculative = self.ref.config.spec_method != "none" and row.encoder == 0
+            ids = self.batch["draft_tokens" if speculative else "input_ids"][slot]
+            assert (ids[: row.length] >= 0).all()
+
+
+Operations.TestCase.settings = settings(stateful_step_count=40)
+TestOperations = Operations.TestCase

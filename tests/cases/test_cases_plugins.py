@@ -32,7 +32,10 @@ print(json.dumps({{"result": result, "warnings": told, "modules": sorted(sys.mod
 """
 
 LOAD = "sl.load_backend({}).name"
-LIST = "[{{'name': b.name, 'usable': b.usable, 'reason': b.reason, 'distribution': b.distribution}} for b in sl.list_backends()]"
+LIST = (
+    "[{{'name': b.name, 'usable': b.usable, 'reason': b.reason, 'distribution': b.distribution}} "
+    "for b in sl.list_backends()]"
+)
 
 
 def run(body: str, *plugins: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> dict[str, Any]:

@@ -86,13 +86,27 @@ class Operations(RuleBasedStateMachine):
     @precondition(lambda self: self.open)
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:  # L4, S2, T
-        pair = self.open.pop(data.draw(st.integers(0, len(self.open) - 1)))
+        self._commit(data, self.open.pop(data.draw(st.integers(0, len(self.open) - 1))))
+
+    def _commit(self, data: st.DataObject, pair: Pair) -> None:
         tokens, counts = data.draw(some.accepted(self.ref, pair[1]))
         sl.commit_step(self.batch, pair[0], tokens, counts)
         self.ref.commit(pair[1], tokens, counts)
         with pytest.raises(sl.TaskError):
             sl.commit_step(self.batch, pair[0], tokens, counts)
         self.committed.append(pair)
+
+    @rule(data=st.data(), with_drafts=st.booleans(), late=st.booleans(), fetched=st.booleans())
+    def whole_step(self, data: st.DataObject, with_drafts: bool, late: bool, fetched: bool) -> None:  # L
+        """A step as engines make it; ``late``: the next one is opened before the result is taken."""
+        pair = self.batch.ticket(), self.ref.ticket()
+        self._commit(data, pair)
+        if with_drafts:
+            self._drafts(data, pair)
+        if late:
+            self.open.append((self.batch.ticket(), self.ref.ticket()))
+        if fetched:
+            self._fetch(self.committed.pop())
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())
@@ -111,7 +125,9 @@ class Operations(RuleBasedStateMachine):
     @precondition(lambda self: self.committed)
     @rule(data=st.data())
     def commit_drafts(self, data: st.DataObject) -> None:  # L5, M9
-        pair = data.draw(st.sampled_from(self.committed[-2:]))
+        self._drafts(data, data.draw(st.sampled_from(self.committed[-2:])))
+
+    def _drafts(self, data: st.DataObject, pair: Pair) -> None:
         drafts = data.draw(some.drafts(self.ref))
         if self.ref.drafts_are_late(pair[1]):
             with pytest.raises(sl.TaskError):
@@ -123,7 +139,9 @@ class Operations(RuleBasedStateMachine):
     @precondition(lambda self: self.committed)
     @rule(data=st.data())
     def fetch(self, data: st.DataObject) -> None:  # L6, M7
-        pair = self.committed.pop(data.draw(st.integers(0, len(self.committed) - 1)))
+        self._fetch(self.committed.pop(data.draw(st.integers(0, len(self.committed) - 1))))
+
+    def _fetch(self, pair: Pair) -> None:
         outputs: list[Any] = [tuple(entry) for entry in self.batch.fetch(pair[0]).result()]
         assert outputs == [tuple(entry) for entry in self.ref.outputs(pair[1])]
         self.ref.taken(pair[1])
@@ -147,13 +165,13 @@ class Operations(RuleBasedStateMachine):
         ids = data.draw(st.lists(st.sampled_from(sorted(self.ref.slot_map())), unique=True))
         self._same_receipt(self.batch.release(ids), self.ref.release(ids))
 
-    @rule(really=st.integers(0, 9))
-    def reset(self, really: int) -> None:  # S6
-        if really == 0:
-            pointers = {n: self.batch[n].ctypes.data for n in self.batch.layout.names}
-            self.batch.reset()
-            self.ref.reset()
-            assert pointers == {n: self.batch[n].ctypes.data for n in self.batch.layout.names}
+    @precondition(lambda self: len(self.committed) > 3)
+    @rule()
+    def reset(self) -> None:  # S6
+        pointers = {n: self.batch[n].ctypes.data for n in self.batch.layout.names}
+        self.batch.reset()
+        self.ref.reset()
+        assert pointers == {n: self.batch[n].ctypes.data for n in self.batch.layout.names}
 
     # -- what always holds
 

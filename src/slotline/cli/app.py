@@ -61,6 +61,8 @@ def run(args: list[str] | None = None) -> int:
     try:
         status = app(args, prog_name="slotline", standalone_mode=False)
         sys.stdout.flush()
+        if status == INTERRUPTED:  # newer typers turn Ctrl-C into this status, older ones into Abort
+            raise KeyboardInterrupt
         return status if isinstance(status, int) else 0
     except (BrokenPipeError, SystemExit):  # typer and rich turn a closed pipe into SystemExit(1), a failed check
         _silence(sys.stdout)

@@ -30,6 +30,8 @@ def from_host(src: Any, dtype: str, shape: tuple[int, ...], checked: bool = True
         wide = np.broadcast_to(array, shape)
     except ValueError:
         raise ValueError(f"a source of shape {array.shape} does not fit into a destination of shape {shape}") from None
+    if array.dtype == target:
+        return np.array(wide, order="C", copy=True)
     if target.name == "bfloat16" and wide.dtype.kind in "iu":
         return wide.astype(np.float64).astype(target)
     with np.errstate(over="ignore", invalid="ignore"):

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotline.core import derived
+from slotline.core.batch import SlotBatch
+from slotline.core.commit import commit_step
 from slotline.core.config import BatchConfig
 from slotline.core.registry import load_backend
+from slotline.core.ticket import Ticket
+from slotline.replay import side
 from slotline.replay.driver import ReplayOptions, ReplayResult, replay
 from slotline.replay.model import EOS
 from slotline.replay.traces import TraceRow
@@ -31,8 +37,15 @@ def rows(count: int, seed: int, hashed: bool = False) -> Iterator[TraceRow]:
         yield TraceRow(0.0, prompt, output, (int(rng.integers(3)),) if hashed else None)
 
 
-def run(
-    method: str, *, count: int = 40, num_blocks: int = 400, seed: int = 0, verify: bool = True, **options: object
+def attempt(
+    method: str,
+    *,
+    count: int = 40,
+    num_blocks: int = 400,
+    seed: int = 0,
+    verify: bool = True,
+    hashed: bool = False,
+    **options: object,
 ) -> ReplayResult:
     config = BatchConfig(
         max_num_seqs=8,
@@ -47,7 +60,12 @@ def run(
         **METHODS[method],  # type: ignore[arg-type]
     )
     chosen = ReplayOptions(verify=verify, seed=seed, **options)  # type: ignore[arg-type]
-    result = replay(rows(count, seed), config, load_backend("cpu"), chosen)
+    return replay(rows(count, seed, hashed), config, load_backend("cpu"), chosen)
+
+
+def run(method: str, *, count: int = 40, **options: Any) -> ReplayResult:
+    """A replay in which nothing may differ."""
+    result = attempt(method, count=count, **options)
     assert result.mismatch is None, result.mismatch
     assert result.requests + result.refused == count
     return result
@@ -56,7 +74,7 @@ def run(
 @pytest.mark.parametrize("split", [False, True], ids=["mixed", "split"])
 @pytest.mark.parametrize("method", METHODS)
 def test_plain(method: str, split: bool) -> None:
-    result = run(method, split=split)
+    result = run(method, split=split, hashed=not split)
     assert result.tasks["finish"] >= result.requests
     assert result.tasks["decode"] > 0
 
@@ -115,3 +133,36 @@ def test_any_replay(
         acceptance=acceptance,
         order_seed=order_seed,
     )
+
+
+def test_a_commit_without_the_epoch_check_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sabotage: the results go to the rows where they were asked for, whoever is there now (S2)."""
+
+    def blind(batch: SlotBatch, ticket: Ticket, tokens: Any, number: Any) -> None:
+        real = batch.slots.by_epoch
+        batch.slots.by_epoch = {e.epoch: e.slot for e in ticket.entries}
+        try:
+            commit_step(batch, ticket, tokens, number)
+        finally:
+            batch.slots.by_epoch = real
+
+    monkeypatch.setattr(side, "commit_step", blind)
+    result = attempt("mtp", num_blocks=60, abort_rate=0.2, condense_every=3)
+    assert result.mismatches == 1
+    assert result.mismatch is not None
+
+
+@pytest.mark.parametrize("name", ["top_k", "stop_seqs", "step_idx", "mtp.block_tables", "token_ids_all"])
+def test_a_field_left_out_of_condense_is_caught(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Sabotage: one field stays behind when rows move (S3)."""
+    real = derived.permute
+
+    def forgetful(batch: SlotBatch, dst: Any, src: Any) -> None:
+        before = batch[name].copy()
+        real(batch, dst, src)
+        batch[name][...] = before
+
+    monkeypatch.setattr(derived, "permute", forgetful)
+    result = attempt("mtp", abort_rate=0.2, condense_every=2)
+    assert result.mismatch is not None
+    assert result.mismatch.field == name

@@ -195,3 +195,12 @@ def test_ctrl_c() -> None:
     assert done.returncode == 128 + signal.SIGINT
     assert done.stdout == ""
     assert done.stderr.strip() == "slotline: error: interrupted"
+
+
+def test_the_readme_shows_what_its_program_prints() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    program = text.split("```python\n")[1].split("```")[0]
+    printed = text.split("```text\n")[1].split("```")[0]
+    done = slotline(code=program)
+    assert done.stderr == ""
+    assert done.stdout == printed

@@ -46,7 +46,6 @@ class Driver:
         self.scheduler = Scheduler(config, num_blocks, lambda: next(source, None), self._end)
         self.config, self.tasks = config, list[list[Task]]()
         self.rows: dict[str, bool] = {}  # the open step: request, and whether its chunk is the last
-        self.history: dict[str, int] = {}
 
     def _end(self, sequence: Sequence, out: Output | None) -> None:
         self.ended[sequence.request_id] = sequence

@@ -173,6 +173,7 @@ class SlotBatch:
                 continue
             s = entry.slot
             if result.reason[s] != FinishReason.NONE:
+                entry.occupant.finished = True
                 self.slots.bound[slot] = 0
             if field is not None and result.counts[s]:
                 at = entry.occupant.request.num_prompt_tokens + int(result.step_idx[s])

@@ -224,5 +224,5 @@ def _tell_host(batch: SlotBatch, step: Ticket) -> None:
         if slot is None:
             continue
         entry.occupant.committed = True
-        handed = entry.last and config.role == "prefill"
-        table.bound[slot] = 1 + config.num_drafts if entry.last and not handed else 0
+        goes_on = entry.last and config.role != "prefill" and not entry.occupant.finished
+        table.bound[slot] = 1 + config.num_drafts if goes_on else 0

@@ -64,10 +64,14 @@ class SamplingParams:
             set_(self, "stop_seqs", self.stop_lists)
         set_(self, "bad_tokens", as_ids(self.bad_tokens, "bad_tokens"))
         values = [getattr(self, name) for name in _SCALARS]
+        if self.max_dec_len is None:
+            values[_MAX_DEC_LEN] = UNSET
         try:
-            record = self._STRUCT.pack(*[UNSET if v is None else v for v in values])
+            record = self._STRUCT.pack(*values)
         except struct.error:
             raise TypeError(_wrong_kind(values)) from None
+        if any(type(values[i]) is not bool and values[i] not in (0, 1) for i in _FLAGS):
+            raise TypeError(_wrong_kind(values))
         set_(self, "packed", record)
 
     @staticmethod
@@ -82,7 +86,8 @@ def _kind(annotation: str) -> str:
 
 # The record follows from the annotations above, so that a new parameter is one line.
 _SCALARS: dict[str, str] = {f.name: k for f in fields(SamplingParams) if (k := _kind(str(f.type)))}
-_NULLABLE = {f.name for f in fields(SamplingParams) if "None" in str(f.type)}
+_MAX_DEC_LEN = list(_SCALARS).index("max_dec_len")
+_FLAGS = [i for i, kind in enumerate(_SCALARS.values()) if kind == "?"]  # struct takes anything for a bool
 SamplingParams._STRUCT = struct.Struct("<" + "".join(_SCALARS.values()))
 SamplingParams.RECORD = np.dtype([(n, {"d": "<f8", "q": "<i8", "?": "?"}[k]) for n, k in _SCALARS.items()])
 assert SamplingParams._STRUCT.size == SamplingParams.RECORD.itemsize
@@ -92,10 +97,10 @@ DEFAULT = SamplingParams()
 
 def _wrong_kind(values: list[Any]) -> str:
     for (name, kind), value in zip(_SCALARS.items(), values, strict=True):
-        if value is None and name in _NULLABLE:
-            continue
         try:
             struct.pack("<" + kind, value)
+            if kind == "?" and value not in (0, 1):
+                raise struct.error
         except struct.error:
             expected = {"d": "a number", "q": "a whole number of 64 bits", "?": "a bool"}[kind]
             return f"SamplingParams.{name} is {value!r} ({type(value).__name__}), allowed: {expected}"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Occupant:
     """What the host knows of one request that owns a slot."""
 
-    __slots__ = ("committed", "end", "epoch", "last", "request", "request_id", "ticket")
+    __slots__ = ("committed", "end", "epoch", "finished", "last", "request", "request_id", "ticket")
 
     def __init__(self, request: Request, epoch: int, end: int, last: bool, committed: bool) -> None:
         self.request_id = request.request_id
@@ -31,6 +31,8 @@ class Occupant:
         """The newest chunk reaches the end of the history, or the request decodes."""
         self.committed = committed
         """The newest chunk has been committed: there is no prefill to do."""
+        self.finished = False
+        """The host knows that it has ended; a step that was opened before does not raise its launch bound again."""
         self.ticket: Ticket | None = None
         """The newest step that the request's present epoch is in."""
 

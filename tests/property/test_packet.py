@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 import slotline as sl
 from slotline.core import codec
@@ -57,7 +60,7 @@ def segment(draw: st.DrawFn, name: str) -> Segment:
     return Spans(index, rows, data, source, first, length, tail, LAYOUT[name].fill)
 
 
-def written(packet: sl.Packet) -> list[np.ndarray]:  # type: ignore[type-arg]
+def written(packet: sl.Packet) -> list[NDArray[Any]]:
     buffers = [np.full(LAYOUT.shape(f.name), f.fill, f.dtype) for f in LAYOUT]
     packet.apply(buffers)
     return buffers

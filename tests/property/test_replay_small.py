@@ -152,7 +152,7 @@ def test_a_commit_without_the_epoch_check_is_caught(monkeypatch: pytest.MonkeyPa
     assert result.mismatch is not None
 
 
-@pytest.mark.parametrize("name", ["top_k", "stop_seqs", "step_idx", "mtp.block_tables", "token_ids_all"])
+@pytest.mark.parametrize("name", ["top_k", "stop_seqs", "temperature", "mtp.block_tables", "token_ids_all"])
 def test_a_field_left_out_of_condense_is_caught(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Sabotage: one field stays behind when rows move (S3)."""
     real = derived.permute

@@ -75,6 +75,7 @@ CHANGES: tuple[Change, ...] = (
     lambda c, t: with_request(t, output_token_ids=[-1]),
     lambda c, t: with_request(t, draft_token_ids=()),
     lambda c, t: with_request(t, draft_token_ids=[0, c.vocab_size, -5]),
+    lambda c, t: with_request(t, hidden_state=[0.5] * ((c.hidden_size or 0) + 1)),
     with_sampling(temperature=math.nan),
     with_sampling(temperature=-0.5),
     with_sampling(top_p=0.0),
@@ -118,17 +119,11 @@ def mixed_calls(draw: st.DrawFn, ref: ReferenceBatch) -> list[Task]:
     for task in tasks:
         if isinstance(task, PrefillTask) and draw(st.booleans()):
             for change in draw(st.lists(st.sampled_from(CHANGES), min_size=1, max_size=2)):
-                if not (isinstance(task, PrefillTask) and task.request_id in ref.slot_map()) or _of_task(change):
-                    task = change(config, task)
+                task = change(config, task)
         changed.append(task)
     for request_id in draw(st.lists(st.sampled_from(["a", "b", "c", "x"]), max_size=3)):
         changed.insert(draw(st.integers(0, len(changed))), draw(_surplus(config, request_id)))
     return changed
-
-
-def _of_task(change: Change) -> bool:
-    """Changes of the task itself: a continuing chunk has its request checked when it takes its slot."""
-    return CHANGES.index(change) < 14
 
 
 @st.composite

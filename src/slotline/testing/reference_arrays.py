@@ -58,6 +58,9 @@ class RefArrays:
         rows = self._rows.get(key)
         if rows is None:
             return
+        if rows.ndim == 2:  # the row itself, however long it is
+            rows[slot, at : at + len(values)] = values
+            return
         cells = rows[slot].reshape(-1).copy()
         cells[at : at + len(values)] = values
         rows[slot] = cells.reshape(rows.shape[1:])

@@ -32,16 +32,17 @@ class Ticket:
     ``slots``: host list, the slot of each position (of ``rows``, else every slot in order).
     """
 
-    def __init__(self, batch: SlotBatch, rows: Iterable[str] | None = None) -> None:
+    def __init__(self, batch: SlotBatch, rows: Iterable[str] | None = None, skip: Iterable[str] = ()) -> None:
         self.batch = batch
         self.state = "open"
         self.result: Committed | None = None
         table = batch.slots
         self.slots: list[int] = list(range(table.size)) if rows is None else _named(batch, rows)
+        left_out = set(_named(batch, skip))
         self.entries: list[Entry] = []
         for slot in self.slots:
             occupant = table.occupants[slot]
-            if occupant is None or occupant.in_open_step or table.bound[slot] <= 0:
+            if occupant is None or occupant.in_open_step or table.bound[slot] <= 0 or slot in left_out:
                 continue
             occupant.ticket = self
             self.entries.append(Entry(slot, occupant.epoch, occupant, occupant.last))

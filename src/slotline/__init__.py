@@ -30,6 +30,7 @@ from slotline.core.sampling import SamplingParams
 from slotline.core.side import SideTable
 from slotline.core.standard import mtp_layout, target_layout
 from slotline.core.stats import Stats
+from slotline.core.step import Packed, Step, prepare_step
 from slotline.core.stop import FinishReason
 from slotline.core.tasks import AbortTask, DecodeTask, FinishTask, PreemptTask, PrefillTask, Request
 from slotline.core.ticket import Ticket
@@ -63,6 +64,7 @@ __all__ = [
     "InsertReceipt",
     "LayoutError",
     "Output",
+    "Packed",
     "Packet",
     "PacketError",
     "PreemptTask",
@@ -74,6 +76,7 @@ __all__ = [
     "SlotBatch",
     "SlotlineError",
     "Stats",
+    "Step",
     "TaskError",
     "TensorInfo",
     "Ticket",
@@ -88,6 +91,7 @@ __all__ = [
     "load_backend",
     "mtp_layout",
     "pad_stop_sequences",
+    "prepare_step",
     "target_layout",
     "validate",
 ]

@@ -13,6 +13,7 @@ import slotline as sl
 from slotline.testing import strategies as some
 from slotline.testing.reference import ReferenceBatch, RefReceipt, RefTicket
 from slotline.testing.reference_faults import same_faults
+from slotline.testing.reference_pack import packed
 from slotline.testing.strategies_invalid import mixed_calls
 
 Pair = tuple[sl.Ticket, RefTicket]
@@ -77,11 +78,21 @@ class Operations(RuleBasedStateMachine):
     def ticket(self, data: st.DataObject, some_rows: bool) -> None:  # L3
         ids = sorted(self.ref.slot_map())
         rows = data.draw(st.lists(st.sampled_from(ids), unique=True)) if some_rows and ids else None
-        pair = self.batch.ticket(rows), self.ref.ticket(rows)
+        if data.draw(st.booleans()):
+            pair: Pair = sl.prepare_step(self.batch, rows=rows), self.ref.ticket(rows)
+            self._same_arrays(pair)
+        else:
+            pair = self.batch.ticket(rows), self.ref.ticket(rows)
         assert pair[0].slots == pair[1].slots
         assert pair[0].request_ids == pair[1].request_ids
         assert pair[0].epochs == pair[1].epochs
         self.open.append(pair)
+
+    def _same_arrays(self, pair: Pair) -> None:  # L1, P4, M5
+        step, ticket = pair
+        assert isinstance(step, sl.Step)
+        for name, wanted in packed(self.ref, ticket, step.num_tokens).items():
+            assert getattr(step.arrays, name).tolist() == wanted, name
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -17,7 +16,8 @@ from numpy.typing import NDArray
 
 import slotline.core.strided as strided
 import slotline.core.values as values
-from slotline.core.errors import BackendUnavailable, LayoutError, SlotlineError
+from slotline.core.device import DONE, Abilities, Event, Probe, TensorInfo
+from slotline.core.errors import BackendUnavailable, LayoutError, SlotlineError, nearest
 from slotline.core.layout import BufferLayout, numpy_dtype
 from slotline.core.stats import Stats
 
@@ -28,56 +28,8 @@ DEFAULT_STAGING_BYTES = 64 << 20
 PROBE_RAISED = "probe failed: "
 """How a verdict begins whose probe raised instead of answering."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Abilities:
-    """What a device can do (B12). Cautious: what is not declared is not used."""
-
-    streams: bool = False
-    """It has streams and events; without, every call has happened when it returns."""
-    pinned_memory: bool = False
-    async_upload: bool = False
-    packed_apply: bool = False
-    array_namespace: bool = False
-    """Its tensors have an array-API namespace, so step functions run on them where they are."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Probe:
-    """Whether a backend can be used here, why not, and the versions it found (B3)."""
-
-    usable: bool
-    reason: str = ""
-    versions: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TensorInfo:
-    """A tensor as seen by its backend. ``strides`` in bytes, ``place`` as text such as ``"cpu"``."""
-
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: str
-    place: str
-    pointer: int
-
-
-class Event:
-    """A point in a stream. This one has already passed: the event of a device without streams."""
-
-    @property
-    def is_done(self) -> bool:
-        return True
-
-    def sync(self) -> None:
-        """Wait on the host until the point has passed."""
-
-    def wait(self, stream: Any = None) -> None:
-        """Let ``stream`` wait for the point, without the host."""
-
-
-DONE = Event()
-_live: weakref.WeakSet[Backend] = weakref.WeakSet()
+_live: weakref.WeakValueDictionary[int, Backend] = weakref.WeakValueDictionary()
+"""Backends in use, in the order of their making; how ``async_set_value`` finds the one that a tensor belongs to."""
 
 
 class Backend(ABC):
@@ -88,7 +40,9 @@ class Backend(ABC):
     """
 
     name: ClassVar[str]
-    vendor: ClassVar[str | None] = None
+    vendor: str | None = None
+    vendors: ClassVar[tuple[str, ...]] = ()
+    """Makers that the one name stands for, each probed on its own; which one is meant must be clear (B6)."""
     priority: ClassVar[int | None] = None
     """Rank for the choice of "auto"; None: only by name (B5)."""
     frameworks: ClassVar[tuple[str, ...]] = ("numpy",)
@@ -102,21 +56,32 @@ class Backend(ABC):
         device: int = 0,
         staging_bytes: int = DEFAULT_STAGING_BYTES,
     ) -> None:
+        self.require_framework(framework)
         self.framework = framework or self.frameworks[0]
-        if self.framework not in self.frameworks:
-            raise BackendUnavailable(
-                f"backend {self.name!r} has no framework {self.framework!r}, allowed: {', '.join(self.frameworks)}"
-            )
+        self.vendor = (vendor if self.vendors else None) or self.vendor
         self.device = device
         self.staging_bytes = staging_bytes
         self.stats = Stats()
-        _live.add(self)
+        _live[id(self)] = self
 
     # -- finding out
 
     @classmethod
+    def rank(cls, vendor: str | None) -> int | None:
+        """The priority where ``vendor``, one of ``vendors``, makes the device: Kunlun answers other probes too (B5)."""
+        return cls.priority
+
+    @classmethod
+    def require_framework(cls, framework: str | None) -> None:
+        """``BackendUnavailable`` naming the frameworks that it has; None is its own first."""
+        if framework is not None and framework not in cls.frameworks:
+            allowed = f"{', '.join(cls.frameworks)}{nearest(framework, cls.frameworks)}"
+            raise BackendUnavailable(f"backend {cls.name!r} has no framework {framework!r}, allowed: {allowed}")
+
+    @classmethod
     def ask(cls, *, framework: str | None = None, vendor: str | None = None, device: int = 0) -> Probe:
         """``probe`` that lets the device's own exceptions through, for a backend that was asked for by name (B4)."""
+        cls.require_framework(framework)
         found = cls._probe(framework=framework, vendor=vendor, device=device)
         if not isinstance(found, Probe):
             raise TypeError(f"{cls.__name__}._probe returned {type(found).__name__}, needed: slotline.Probe")
@@ -211,7 +176,7 @@ class Backend(ABC):
 
     def close(self) -> None:
         """Give back what the device holds; the object cannot be used afterwards."""
-        _live.discard(self)
+        _live.pop(id(self), None)
 
     # -- what a device writes
 
@@ -225,7 +190,7 @@ class Backend(ABC):
 
     @abstractmethod
     def _inspect(self, tensor: Any) -> TensorInfo | None:
-        """None if ``tensor`` is not a tensor of this device."""
+        """None if ``tensor`` is not a tensor on this very device and of this framework."""
 
     @abstractmethod
     def _write(self, tensor: Any, offset: int, data: memoryview) -> None:
@@ -252,9 +217,9 @@ class Backend(ABC):
             tensor = buffers[index]
             host = self.read(tensor, packet.operation)
             packet.apply_field(index, host)
-            for offset, cells in strided.row_segments(packet.layout, index, rows, host):
-                data = strided.bytes_of(host)[offset : offset + cells * host.itemsize]
-                self._write(tensor, offset, data.data)
+            raw, strides = strided.bytes_of(host), self.inspect(tensor).strides
+            for (left, right), cells in strided.row_runs(packet.layout, index, rows, host, strides):
+                self._write(tensor, right, raw[left : left + cells * host.itemsize].data)
         return DONE
 
     def _launch(
@@ -282,11 +247,12 @@ def async_set_value(dst: Any, src: Any, *, stream: Any = None) -> Event:
     Raises ``TypeError`` for a destination or a source of an unknown type, ``ValueError`` for a value that the
     destination's dtype cannot hold or a shape that does not fit; nothing is written then.
     """
-    for backend in sorted(_live, key=lambda b: b.name):
+    live = [b for ref in _live.valuerefs() if (b := ref()) is not None]  # a copy: other threads may load backends (W10)
+    for backend in live:
         if backend._inspect(dst) is not None:
             return backend.async_set_value(dst, src, stream=stream)
-    names = ", ".join(sorted({b.name for b in _live})) or "none is loaded; call slotline.load_backend() first"
+    names = ", ".join(sorted({b.name for b in live})) or "none is loaded; call slotline.load_backend() first"
     raise TypeError(f"{type(dst).__name__} is not a tensor of a loaded backend ({names})")
 
 
-__all__ = ["Abilities", "Backend", "Event", "Probe", "SlotlineError", "TensorInfo", "async_set_value"]
+__all__ = ["DONE", "Abilities", "Backend", "Event", "Probe", "SlotlineError", "TensorInfo", "async_set_value"]

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from slotline.core.backend import Backend
 from slotline.core.discovery import Discovery, Plugin, discover, require_known
-from slotline.core.errors import BackendUnavailable, ConfigError
-from slotline.core.loading import Verdict, load_backend_class, probe_in_child
+from slotline.core.errors import BackendUnavailable, ConfigError, nearest
+from slotline.core.loading import load_backend_class, said, who
+from slotline.core.probing import Verdict, probe_in_child
 from slotline.core.settings import Settings, load_settings
 
 FALLBACK = "cpu"
+
+
+class NotOffered(ConfigError, BackendUnavailable):
+    """A setting names a framework or a vendor that the chosen backend does not have."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +40,18 @@ class BackendInfo:
     """It fails where it should not."""
 
 
+class Candidate(NamedTuple):
+    """A backend with a verdict on it, one for each vendor where it has several."""
+
+    plugin: Plugin
+    verdict: Verdict
+
+    @property
+    def label(self) -> str:
+        vendor = self.verdict.vendor
+        return f"{self.plugin.name} ({vendor})" if vendor else self.plugin.name
+
+
 def backend_names() -> list[str]:
     """The installed backends' names; imports none of them (B2)."""
     return list(discover().plugins)
@@ -41,15 +60,16 @@ def backend_names() -> list[str]:
 def list_backends() -> list[BackendInfo]:
     """Every installed backend with its verdict, each probed in a process of its own with a time limit (B3).
 
-    Raises ``ConfigError`` for settings that cannot be used; a backend never raises here.
+    A backend of several vendors has a line for each. Raises ``ConfigError`` for settings that cannot be used; a
+    backend never raises here.
     """
     settings = load_settings()
     found = discover(settings.allowed_plugins)
-    return [_info(plugin, settings) for plugin in (*found.plugins.values(), *found.refused)]
+    return [_info(candidate) for candidate in _judge((*found.plugins.values(), *found.refused), settings)]
 
 
-def _info(plugin: Plugin, settings: Settings) -> BackendInfo:
-    verdict = _judge(plugin, settings)
+def _info(candidate: Candidate) -> BackendInfo:
+    plugin, verdict = candidate
     return BackendInfo(
         name=plugin.name,
         vendor=verdict.vendor,
@@ -62,12 +82,20 @@ def _info(plugin: Plugin, settings: Settings) -> BackendInfo:
     )
 
 
-def _judge(plugin: Plugin, settings: Settings) -> Verdict:
-    if plugin.problem:
-        return Verdict(usable=False, reason=plugin.problem, broken=plugin.allowed)
-    framework = None if plugin.name == FALLBACK else settings.framework
-    options = {"framework": framework, "vendor": settings.vendor, "device": settings.device}
-    return probe_in_child(plugin, options, settings.probe_timeout)
+def _judge(plugins: Iterable[Plugin], settings: Settings) -> list[Candidate]:
+    """Verdicts in the order of ``plugins``; the probes run side by side, since most of their time is imports."""
+    options = {"framework": settings.framework, "vendor": settings.vendor, "device": settings.device}
+
+    def ask(plugin: Plugin) -> list[Candidate]:
+        if plugin.problem:
+            verdicts = [Verdict(usable=False, reason=plugin.problem, broken=plugin.allowed)]
+        else:
+            verdicts = probe_in_child(plugin, options, settings.probe_timeout)
+        return [Candidate(plugin, verdict) for verdict in verdicts]
+
+    # More at once than there are cores would run into their time limits; two, so that one that hangs blocks no other.
+    with ThreadPoolExecutor(max_workers=max(2, min(8, os.cpu_count() or 2))) as pool:
+        return [candidate for found in pool.map(ask, plugins) for candidate in found]
 
 
 def load_backend(
@@ -79,19 +107,22 @@ def load_backend(
     highest priority, else ``cpu``. A backend that is named is never replaced by another.
 
     Raises ``BackendUnavailable`` if what was asked for cannot be used, the cause chained; ``ConfigError`` for an
-    unknown name or setting, or two accelerators of equal rank.
+    unknown name or setting, or where two accelerators, or two vendors of one, could be meant.
     """
     arguments = {"backend": name, "framework": framework, "vendor": vendor, "device": device}
     settings = load_settings(arguments)
     found = discover(settings.allowed_plugins)
-    plugins = found.plugins
-    require_known(settings.backend, plugins, settings.source("backend"))
     if not settings.backend:
-        return _create(plugins[select_auto(found, settings, warn=True)], settings)
+        best = select_auto(found, settings, warn=True)
+        require_known([FALLBACK], found.plugins, "slotline itself is not installed, so it has no backend")
+        if best is None:
+            return _create(found.plugins[FALLBACK], settings)
+        return _create(best.plugin, settings, best.verdict.vendor)
+    require_known(settings.backend, found.plugins, settings.source("backend"))
     failures: list[BackendUnavailable] = []
     for wanted in settings.backend:
         try:
-            return _create(plugins[wanted], settings)
+            return _create(found.plugins[wanted], settings)
         except BackendUnavailable as error:
             failures.append(error)
     if len(failures) == 1:
@@ -100,52 +131,84 @@ def load_backend(
     raise BackendUnavailable(f"{settings.source('backend')}: none is usable: {reasons}") from failures[0]
 
 
-def _create(plugin: Plugin, settings: Settings) -> Backend:
+def _create(plugin: Plugin, settings: Settings, vendor: str | None = None) -> Backend:
     """Probe in this process, then make the object (B3, B4)."""
     found = load_backend_class(plugin)
-    options: dict[str, Any] = {"framework": settings.framework, "vendor": settings.vendor, "device": settings.device}
+    if settings.framework is not None and settings.framework not in found.frameworks:
+        raise _not_offered(plugin, settings, "framework", found.frameworks)
     try:
+        options: dict[str, Any] = {"framework": settings.framework, "device": settings.device}
+        options["vendor"] = vendor or _vendor(plugin, found, settings, options)
         verdict = found.ask(**options)
-    except BackendUnavailable:
+        if verdict.usable:
+            return found(**options, staging_bytes=settings.staging_bytes)
+    except (BackendUnavailable, ConfigError):
         raise
-    except Exception as error:
-        raise BackendUnavailable(
-            f"backend {plugin.name!r} of {plugin.origin}: {type(error).__name__}: {error}"
-        ) from error
-    if not verdict.usable:
-        raise BackendUnavailable(f"backend {plugin.name!r} of {plugin.origin} cannot be used: {verdict.reason}")
-    return found(**options, staging_bytes=settings.staging_bytes)
+    except (Exception, SystemExit) as error:
+        raise BackendUnavailable(f"{who(plugin)} cannot be used: {said(error)}") from error
+    raise BackendUnavailable(f"{who(plugin)} cannot be used: {verdict.reason}")
 
 
-def select_auto(found: Discovery, settings: Settings, *, warn: bool) -> str:
-    """The name that "auto" takes (B5)."""
-    candidates = {n: p for n, p in found.plugins.items() if n != FALLBACK}
-    verdicts = {n: _judge(p, settings) for n, p in candidates.items()}
-    usable = {n: v.priority for n, v in verdicts.items() if v.usable and v.priority is not None}
-    broken = [f"{candidates[n].origin}: {v.reason}" for n, v in verdicts.items() if v.broken]
+def _not_offered(plugin: Plugin, settings: Settings, key: str, known: tuple[str, ...]) -> NotOffered:
+    got = getattr(settings, key)
+    return NotOffered(
+        f"{settings.source(key)}: {who(plugin)} has no {key} {got!r}, allowed: {', '.join(known)}{nearest(got, known)}"
+    )
+
+
+def _vendor(plugin: Plugin, found: type[Backend], settings: Settings, options: Mapping[str, Any]) -> str | None:
+    """The vendor that is meant: the one that was named, else the only one that is usable (B6)."""
+    if not found.vendors:
+        return settings.vendor
+    if settings.vendor is not None:
+        if settings.vendor not in found.vendors:
+            raise _not_offered(plugin, settings, "vendor", found.vendors)
+        return settings.vendor
+    verdicts = {vendor: found.probe(**options, vendor=vendor) for vendor in found.vendors}
+    usable = [vendor for vendor, verdict in verdicts.items() if verdict.usable]
+    if len(usable) > 1:
+        raise ConfigError(
+            f"{who(plugin)}: usable for {' and '.join(usable)}; choose with vendor=... or SLOTLINE_VENDOR"
+        )
+    if not usable:
+        reasons = "; ".join(f"{vendor}: {verdict.reason}" for vendor, verdict in verdicts.items())
+        raise BackendUnavailable(f"{who(plugin)} cannot be used: {reasons}")
+    return usable[0]
+
+
+def select_auto(found: Discovery, settings: Settings, *, warn: bool) -> Candidate | None:
+    """What "auto" takes; None: the fallback, since no accelerator is usable (B5)."""
+    candidates = _judge([p for n, p in found.plugins.items() if n != FALLBACK], settings)
+    usable = [c for c in candidates if c.verdict.usable and c.verdict.priority is not None]
+    broken = [f"{c.plugin.origin}: {c.verdict.reason}" for c in candidates if c.verdict.broken]
     broken += [f"{p.origin}: backend {p.name!r}: {p.problem}" for p in found.refused]
     if broken and warn:
         chosen = "" if usable else f"; using {FALLBACK}"
         warnings.warn(f"broken backend plugins: {'; '.join(broken)}{chosen}", RuntimeWarning, stacklevel=3)
     if not usable:
-        return FALLBACK
-    best = max(usable.values())
-    first = sorted(n for n, p in usable.items() if p == best)
-    if len(first) > 1:
-        raise ConfigError(
-            f"usable backends of equal priority {best}: {' and '.join(first)}; choose with SLOTLINE_BACKEND"
-        )
-    return first[0]
+        return None
+    rank = max(p for c in usable if (p := c.verdict.priority) is not None)
+    best = [c for c in usable if c.verdict.priority == rank]
+    vendors = [c for c in usable if c.plugin.name == best[0].plugin.name]
+    if len({c.plugin.name for c in best}) > 1:
+        names = " and ".join(c.label for c in best)
+        raise ConfigError(f"usable backends of equal priority {rank}: {names}; choose with SLOTLINE_BACKEND")
+    if len(vendors) > 1:
+        names = " and ".join(c.label for c in vendors)
+        raise ConfigError(f"usable backends of one name: {names}; choose with SLOTLINE_VENDOR")
+    return best[0]
 
 
 def selected_backend() -> str:
     """The name that ``load_backend()`` would take now; imports and probes as "auto" does, warns of nothing."""
     settings = load_settings()
     found = discover(settings.allowed_plugins)
-    require_known(settings.backend, found.plugins, settings.source("backend"))
     if not settings.backend:
-        return select_auto(found, settings, warn=False)
-    for name in settings.backend:
-        if _judge(found.plugins[name], settings).usable:
-            return name
+        best = select_auto(found, settings, warn=False)
+        return best.plugin.name if best else FALLBACK
+    require_known(settings.backend, found.plugins, settings.source("backend"))
+    candidates = _judge([found.plugins[name] for name in settings.backend], settings)
+    for candidate in candidates:
+        if candidate.verdict.usable:
+            return candidate.plugin.name
     raise BackendUnavailable(f"{settings.source('backend')}: none of {', '.join(settings.backend)} is usable")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 import re
 import tomllib
@@ -87,7 +88,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise ConfigError(f"{path}: line {line}: not UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # beside tomllib's own: endless digits, endless brackets
         raise ConfigError(f"{path}: {error}") from error
 
 
@@ -113,7 +114,7 @@ def _word(*allowed: str) -> Callable[[Any, str], str | None]:
             return None
         if word not in allowed:
             hint = nearest(word, allowed) if isinstance(word, str) else ""
-            raise ConfigError(f"{where} is {value!r}, allowed: {', '.join(allowed)}{hint}")
+            raise ConfigError(f"{where} is {_short(value)}, allowed: {', '.join(allowed)}{hint}")
         return str(word)
 
     return read
@@ -122,17 +123,24 @@ def _word(*allowed: str) -> Callable[[Any, str], str | None]:
 def _number(kind: type[int] | type[float], lowest: float, why: str) -> Callable[[Any, str], Any]:
     def read(value: Any, where: str) -> Any:
         text = value.strip() if isinstance(value, str) else value
+        if kind is int and hasattr(text, "__index__") and not isinstance(text, bool):
+            text = operator.index(text)  # NumPy's whole numbers too
         try:
             if isinstance(text, bool) or (isinstance(text, str) and not re.fullmatch(r"[-+]?[0-9.eE+-]+", text)):
                 raise msgspec.ValidationError
             number: Any = msgspec.convert(text, kind, strict=not isinstance(text, str))
         except msgspec.ValidationError:
-            raise ConfigError(f"{where} is {value!r}, allowed: {why}") from None
-        if not math.isfinite(number) or number < lowest or number > 2**53 or (kind is float and number == 0):
-            raise ConfigError(f"{where} is {value!r}, allowed: {why}")
+            raise ConfigError(f"{where} is {_short(value)}, allowed: {why}") from None
+        if number < lowest or number > 2**53 or not math.isfinite(number) or (kind is float and number == 0):
+            raise ConfigError(f"{where} is {_short(value)}, allowed: {why}")
         return number
 
     return read
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 _READERS: dict[str, Callable[[Any, str], Any]] = {

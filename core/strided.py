@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -44,12 +43,22 @@ def segments(
 
 def row_segments(layout: BufferLayout, index: int, rows: NDArray[Any], host: NDArray[Any]) -> Iterator[tuple[int, int]]:
     """Runs (offset in bytes, cells) that cover the parts of ``rows`` in ``host``, a C-contiguous copy of a field."""
-    field = list(layout)[index]
-    axis = field.slot_axis or 0
-    inner = math.prod(host.shape[axis + 1 :])
-    outer = math.prod(host.shape[:axis])
-    if not inner * outer:
+    for (offset, _), cells in row_runs(layout, index, rows, host, host.strides):
+        yield offset, cells
+
+
+def row_runs(
+    layout: BufferLayout, index: int, rows: NDArray[Any], host: NDArray[Any], strides: Strides
+) -> Iterator[tuple[tuple[int, int], int]]:
+    """``row_segments`` beside a tensor of ``strides``: ((offset in host, offset in the tensor), cells).
+
+    Rows that follow each other are one run where the memory allows it. ``rows`` are ascending.
+    """
+    axis = list(layout)[index].slot_axis or 0
+    if not rows.size:
         return
-    for o in range(outer):
-        for row in rows.tolist():
-            yield (o * host.shape[axis] + row) * inner * host.itemsize, inner
+    for group in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1):
+        shape = (*host.shape[:axis], len(group), *host.shape[axis + 1 :])
+        first = int(group[0])
+        for (left, right), cells in segments(shape, host.strides, host.itemsize, strides):
+            yield (left + first * host.strides[axis], right + first * strides[axis]), cells

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from numpy.typing import NDArray
 from slotline.compat import numpy as compat
 from slotline.core import values
 from slotline.core.backend import DONE, Abilities, Backend, Event, Probe, TensorInfo
+from slotline.core.errors import LayoutError
 from slotline.core.field import DTYPES
-from slotline.core.layout import numpy_dtype
+from slotline.core.layout import BufferLayout, numpy_dtype
 from slotline.core.packet import Packet
 from slotline.core.stats import Stats
 
@@ -25,7 +27,7 @@ class CpuBackend(Backend):
 
     @classmethod
     def _probe(cls, *, framework: str | None, vendor: str | None, device: int) -> Probe:
-        return Probe(usable=True, versions={"numpy": compat.version()})
+        return Probe(usable=True, versions={"numpy": compat.version(), "slotline": _own_version()})
 
     def _allocate(self, specs: Sequence[tuple[str, tuple[int, ...], str]]) -> list[NDArray[Any]]:
         if any(dtype == "bfloat16" for _, _, dtype in specs):
@@ -42,6 +44,11 @@ class CpuBackend(Backend):
             place="cpu",
             pointer=tensor.__array_interface__["data"][0],
         )
+
+    def check(self, layout: BufferLayout, name: str, tensor: Any) -> None:
+        super().check(layout, name, tensor)
+        if not tensor.flags.writeable:
+            raise LayoutError(f"field {name!r}: the array is read-only, needed: one that can be written")
 
     def async_set_value(self, dst: Any, src: Any, *, stream: Any = None) -> Event:
         info = self.inspect(dst)
@@ -76,7 +83,15 @@ class CpuBackend(Backend):
         return DONE
 
 
+def _own_version() -> str:
+    try:
+        return version("slotline")
+    except PackageNotFoundError:  # a source tree that was never installed
+        return "unknown"
+
+
 def _flat_bytes(tensor: NDArray[Any]) -> NDArray[np.uint8]:
-    """The memory from the tensor's first cell to its last, as bytes."""
+    """The memory from the tensor's first cell to its last, as bytes; no copy, however the tensor is strided."""
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.strides, strict=True)) + tensor.itemsize
-    return np.lib.stride_tricks.as_strided(tensor.reshape(-1)[:1].view(np.uint8), (last,), (1,))
+    first = np.lib.stride_tricks.as_strided(tensor, (1,), (tensor.itemsize,))
+    return np.lib.stride_tricks.as_strided(first.view(np.uint8), (last,), (1,))

@@ -42,7 +42,7 @@ def run(body: str, *plugins: str, env: dict[str, str] | None = None, cwd: Path |
     """The outcome of ``body`` in a process that sees ``plugins``, in that order on its path."""
     path = os.pathsep.join(str(PLUGINS / p) for p in ("hostmem", *plugins))
     clean = {k: v for k, v in os.environ.items() if not k.startswith("SLOTLINE_")}
-    full = {**clean, "PYTHONPATH": path, "SLOTLINE_PROBE_TIMEOUT": "5", **(env or {})}
+    full = {**clean, "PYTHONPATH": path, "SLOTLINE_PROBE_TIMEOUT": "60", **(env or {})}
     command = [sys.executable, "-c", SCRIPT.format(body=body)]
     done = subprocess.run(command, env=full, cwd=cwd, capture_output=True, text=True, timeout=120, check=True)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -184,9 +184,15 @@ def test_c83_the_declared_priority_decides_whatever_the_order(order: tuple[str, 
     assert run(LOAD.format(""), *order)["result"] == "kunlunlike"
 
 
-def test_b3_a_probe_that_hangs_or_crashes_is_a_verdict() -> None:
-    rows = listed("hanging_probe", "crashing_probe", env={"SLOTLINE_PROBE_TIMEOUT": "1"})
-    assert "more than 1 s" in rows["hanging", "hanging-probe 1.0"]["reason"]
+def test_b3_a_probe_that_hangs_is_a_verdict() -> None:
+    # The limit holds for the healthy ones too, so on a busy machine nothing is said of them here.
+    rows = listed("hanging_probe", env={"SLOTLINE_PROBE_TIMEOUT": "3"})
+    assert not rows["hanging", "hanging-probe 1.0"]["usable"]
+    assert "more than 3 s" in rows["hanging", "hanging-probe 1.0"]["reason"]
+
+
+def test_b3_a_probe_that_crashes_is_a_verdict_and_takes_nothing_down() -> None:
+    rows = listed("crashing_probe")
     assert "signal 6" in rows["crashing", "crashing-probe 1.0"]["reason"]
     assert rows["cpu", "slotline 0.1.0"]["usable"]
 

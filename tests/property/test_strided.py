@@ -41,3 +41,29 @@ def test_b10_row_segments_are_the_cells_of_the_rows(axis: int, rows: set[int]) -
     expected = np.zeros_like(host)
     np.moveaxis(expected, axis, 0)[sorted(rows)] = 0x01010101
     assert np.array_equal(host, expected)
+
+
+@given(st.integers(0, 2), st.sets(st.integers(0, 5)))
+def test_w1_row_runs_follow_the_strides_of_the_tensor(axis: int, rows: set[int]) -> None:
+    dims: list[int | str] = [2, 3]
+    dims.insert(axis, "max_num_seqs")
+    config = sl.BatchConfig(max_num_seqs=6, max_model_len=8, vocab_size=9)
+    layout = sl.target_layout(config).extend(sl.Field("mine", tuple(dims), "int32", 0, slot_axis=axis))
+    host = np.arange(36, dtype=np.int32).reshape(layout.shape("mine"))
+    wide = np.full([n + 1 for n in host.shape], -1, np.int32)
+    view = wide[:-1, :-1, :-1]
+    flat, raw = strided.bytes_of(wide), strided.bytes_of(host)
+    chosen = np.array(sorted(rows), np.intp)
+    for (left, right), cells in strided.row_runs(layout, layout.index("mine"), chosen, host, view.strides):
+        flat[right : right + cells * 4] = raw[left : left + cells * 4]
+    expected = np.full_like(host, -1)
+    np.moveaxis(expected, axis, 0)[chosen] = np.moveaxis(host, axis, 0)[chosen]
+    assert np.array_equal(view, expected)
+    assert (wide == -1).sum() == wide.size - expected.size + (expected == -1).sum()
+
+
+def test_b10_rows_that_follow_each_other_are_one_run() -> None:
+    layout = sl.target_layout(sl.BatchConfig(max_num_seqs=6, max_model_len=8, vocab_size=9))
+    host = np.zeros(layout.shape("token_ids_all"), np.int64)
+    runs = list(strided.row_segments(layout, layout.index("token_ids_all"), np.array([1, 2, 3, 5]), host))
+    assert runs == [(8 * 8, 24), (5 * 8 * 8, 8)]

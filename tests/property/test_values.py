@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import slotline as sl
+from slotline.core.values import from_host
 
 CPU = sl.load_backend("cpu")
 DTYPES = st.sampled_from(["bool", "int8", "int32", "int64", "uint8", "float16", "float32", "float64"])
@@ -122,3 +124,98 @@ def test_w7_a_source_that_overlaps_is_as_if_copied_first(to: int, start: int, co
     expected[to : to + count] = buffer[start : start + count].copy()
     sl.async_set_value(buffer[to : to + count], buffer[start : start + count])
     assert np.array_equal(buffer, expected)
+
+
+WHOLE = st.one_of(st.integers(-(2**65), 2**65), st.integers(2**53 - 2, 2**53 + 3), st.integers(2**63 - 2, 2**64 + 1))
+
+
+@given(st.sampled_from(["int64", "uint64", "int8"]), WHOLE, st.sampled_from([0.5, 1.0, -1, np.int64(1), np.uint64(7)]))
+@example("int64", 2**53 + 1, 1.0)
+@example("int64", 2**63 - 1, 0.0)
+@example("uint64", 2**63 + 1, np.int64(1))
+def test_w3_a_whole_number_is_exact_beside_numbers_of_other_kinds(dtype: str, value: int, other: Any) -> None:
+    # NumPy alone makes such a list float64, which has no 2**53 + 1.
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    if all(low <= v <= high and v == int(v) for v in (value, other)):
+        assert from_host([value, other], dtype, (2,)).tolist() == [value, int(other)]
+    else:
+        with pytest.raises(ValueError, match=f"does not fit into {dtype}"):
+            from_host([value, other], dtype, (2,))
+
+
+def nearest_even(value: Fraction, bits: int, lowest: int) -> Fraction:
+    """The nearest number of ``bits`` significant bits, in steps of at least 2**lowest; a tie to the even one."""
+    if not value:
+        return value
+    exponent = 0
+    while abs(value) >= Fraction(2) ** (exponent + 1):
+        exponent += 1
+    while abs(value) < Fraction(2) ** exponent:
+        exponent -= 1
+    step = Fraction(2) ** max(exponent - bits + 1, lowest)
+    return round(value / step) * step  # Python's round takes ties to even
+
+
+TIES = st.builds(
+    lambda top, exponent, beside: float((top + Fraction(1, 2) + beside) * Fraction(2) ** exponent),
+    st.integers(128, 255),
+    st.integers(-30, 30),
+    st.sampled_from([Fraction(0), Fraction(1, 2**40), Fraction(-1, 2**40), Fraction(1, 4)]),
+)
+
+
+@given(st.lists(st.one_of(TIES, TIES.map(lambda v: -v), st.floats(-1e30, 1e30)), min_size=1, max_size=20))
+def test_w3_bfloat16_rounds_once_to_nearest_even(values: list[float]) -> None:
+    # ml_dtypes goes by float32 and so takes what lies just above a tie for the tie.
+    pytest.importorskip("ml_dtypes")
+    expected = [float(nearest_even(Fraction(v), 8, -133)) for v in values]
+    for source in (values, np.array(values), np.array(values, ">f8")):
+        assert from_host(source, "bfloat16", (len(values),)).astype(np.float64).tolist() == expected
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1), st.sampled_from(["bfloat16", "float32", "float64"]))
+@example([2**60 + 2**36 + 1], "float32")
+@example([2**24 + 2**16 + 1], "bfloat16")
+@example([-(2**62) - 2**54 - 1], "bfloat16")
+def test_w3_whole_numbers_round_once_to_nearest_even(values: list[int], dtype: str) -> None:
+    pytest.importorskip("ml_dtypes")
+    bits = {"bfloat16": 8, "float32": 24, "float64": 53}[dtype]
+    expected = [float(nearest_even(Fraction(v), bits, -133)) for v in values]
+    for source in (values, np.array(values), [*values[:-1], np.int64(values[-1])]):
+        assert from_host(source, dtype, (len(values),)).astype(np.float64).tolist() == expected
+    mixed = from_host([*values, 0.5], dtype, (len(values) + 1,)).astype(np.float64).tolist()
+    assert mixed == [*expected, 0.5]
+
+
+def test_w3_values_that_cannot_even_be_printed_are_refused_in_words() -> None:
+    for value in (10**5000, [1, -(10**5000)]):
+        for dtype in ("int64", "float32", "bool"):
+            with pytest.raises(ValueError, match=f"a whole number of 16610 bits does not fit into {dtype}"):
+                from_host(value, dtype, (2,))
+
+
+def test_w2_text_is_named_by_itself_and_objects_by_their_type() -> None:
+    with pytest.raises(ValueError, match="'a' is text, int64 cannot hold it"):
+        from_host([1, "a"], "int64", (2,))
+    with pytest.raises(TypeError, match="array of object"):
+        from_host(np.array([1, 2], object), "int64", (2,))
+
+
+@given(st.data(), hnp.array_shapes(min_dims=0, max_dims=3, max_side=3), hnp.array_shapes(min_dims=0, max_dims=3))
+def test_w2_shapes_fit_as_numpy_assignment_says(
+    data: st.DataObject, source: tuple[int, ...], target: tuple[int, ...]
+) -> None:
+    array = data.draw(hnp.arrays(np.int32, source))
+    expected = np.zeros(target, np.int64)
+    try:
+        expected[...] = array
+    except ValueError:
+        with pytest.raises(ValueError, match="does not fit into a destination of shape") as caught:
+            from_host(array, "int64", target)
+        assert str(source) in str(caught.value)
+        assert str(target) in str(caught.value)
+        return
+    found = from_host(array, "int64", target)
+    assert np.array_equal(found, expected)
+    assert found.flags.c_contiguous
+    assert found.flags.owndata

@@ -98,7 +98,7 @@ class TestSources:
         assert target[:2].astype(float).tolist() == [1.0, 1.0 + 2**-6]
         assert np.isnan(target[2])
 
-    def test_c09_the_value_at_call_time_lands(self) -> None:
+    def test_c06_c09_the_value_at_call_time_lands(self) -> None:
         host, first, second = np.array([1, 2, 3]), np.zeros(3, int), np.zeros(3, int)
         sl.async_set_value(first, host)
         host[:] = [4, 5, 6]
@@ -170,3 +170,31 @@ def test_w10_disjoint_destinations_from_several_threads(cpu: sl.Backend) -> None
     for t in threads:
         t.join()
     assert np.array_equal(target.reshape(-1), np.arange(4000))
+
+
+def test_f4_an_array_that_cannot_be_written_is_not_adopted(cpu: sl.Backend) -> None:
+    layout = sl.target_layout(sl.BatchConfig(max_num_seqs=2, max_model_len=8, vocab_size=9))
+    frozen = np.zeros(2, np.int32)
+    frozen.flags.writeable = False
+    with pytest.raises(sl.LayoutError, match="'step_idx': the array is read-only"):
+        sl.SlotBatch(layout, cpu, tensors={"step_idx": frozen})
+
+
+def test_w1_the_bytes_of_a_strided_view_are_its_own(cpu: sl.Backend) -> None:
+    whole = np.zeros((3, 6), np.int32)
+    view = whole[1:, :4:2]  # its steps differ, so flattening it would copy
+    cpu._write(view, 8, memoryview(np.array([5], np.int32).tobytes()))
+    assert whole[1, 2] == 5
+    assert cpu._read(view, 8, 4) == np.array([5], np.int32).tobytes()
+
+
+def test_x5_bfloat16_fields_are_numpy_s_once_ml_dtypes_is_there(cpu: sl.Backend) -> None:
+    pytest.importorskip("ml_dtypes")
+    (tensor,) = cpu._allocate([("x", (2, 3), "bfloat16")])
+    sl.async_set_value(tensor, 1.5)
+    assert cpu.inspect(tensor).dtype == "bfloat16"
+    assert cpu.read(tensor).astype(float).tolist() == [[1.5] * 3] * 2
+
+
+def test_b3_the_default_device_tells_its_versions(cpu: sl.Backend) -> None:
+    assert cpu.probe().versions == {"numpy": np.__version__, "slotline": sl.__version__}

@@ -149,6 +149,27 @@ def test_f4_a_tensor_that_does_not_fit_is_refused(hostmem: sl.Backend) -> None:
     assert batch["step_idx"] is wrong
 
 
+def test_f4_an_adopted_tensor_may_be_a_view_of_a_wider_one(hostmem: sl.Backend) -> None:
+    # Rows of an insertion are found by the tensor's own strides, not by those of a dense copy.
+    digests = []
+    for adopted in (False, True):
+        tensors = {}
+        for name in ("token_ids_all", "input_ids", "across", "step_idx") if adopted else ():
+            shape, dtype = LAYOUT.shape(name), LAYOUT[name].dtype
+            wide = hostmem._allocate([(name, tuple(n + 2 for n in shape), dtype)])[0]
+            tensors[name] = wide[tuple(slice(1, n + 1) for n in shape)]
+        batch = sl.SlotBatch(LAYOUT, hostmem, tensors=tensors)
+        digests.append(play(batch))
+        for name, tensor in tensors.items():
+            assert batch[name] is tensor
+            edge = hostmem.read(
+                sys.modules["hostmem"].Tensor(tensor.memory, [n + 2 for n in tensor.shape], tensor.dtype)
+            )
+            edge[tuple(slice(1, n + 1) for n in tensor.shape)] = 0
+            assert not edge.any(), name
+    assert digests[0] == digests[1]
+
+
 def test_b4_an_unknown_framework_is_refused(hostmem: sl.Backend) -> None:
     with pytest.raises(sl.BackendUnavailable, match="no framework 'torch', allowed: numpy"):
         type(hostmem)(framework="torch")

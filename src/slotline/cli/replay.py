@@ -215,6 +215,8 @@ def _report(trace: str, backend: Backend, result: ReplayResult) -> dict[str, Any
 def _show(report: dict[str, Any], result: ReplayResult, verify: bool) -> None:
     out = console.out()
     table = Table(show_header=False, title=f"replay of {report['trace']}")
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     table.add_row("backend", f"{report['backend']} ({report['framework']})")
     table.add_row("requests", f"{result.requests:,}; {result.refused:,} refused, {result.aborted:,} given up")
     table.add_row("steps", f"{result.steps:,}")

@@ -1,0 +1,7 @@
+"""A backend whose name has a capital letter."""
+
+from hostmem import HostMemory
+
+
+class Backend(HostMemory):
+    name = "Upper"

@@ -16,6 +16,7 @@ from slotline.core.fetch import Fetch
 from slotline.core.insert import InsertReceipt, insert_tasks
 from slotline.core.layout import BufferLayout
 from slotline.core.plan import Planner
+from slotline.core.segments import Block, write_rows
 from slotline.core.side import Sides, SideTable
 from slotline.core.slots import SlotTable
 from slotline.core.stats import Stats
@@ -65,7 +66,7 @@ class SlotBatch:
         return self.buffers.tensors[name]
 
     def __contains__(self, request_id: object) -> bool:
-        return request_id in self.slots.by_id
+        return isinstance(request_id, str) and request_id in self.slots.by_id
 
     def mirror(self, name: str) -> NDArray[Any]:
         """The host copy of a mirrored field; it always equals the device (F2). Read it only."""
@@ -177,8 +178,11 @@ class SlotBatch:
                 self.slots.bound[slot] = 0
             if field is not None and result.counts[s]:
                 at = entry.occupant.request.num_prompt_tokens + int(result.step_idx[s])
-                row = np.moveaxis(self.buffers.tensors[field.name], field.slot_axis or 0, 0)[slot].reshape(-1)
-                row[at : at + result.counts[s]] = result.tokens[s, : result.counts[s]]
+                host = self.buffers.tensors[field.name]
+                tokens = result.tokens[s : s + 1, : result.counts[s]].astype(host.dtype)
+                write_rows(
+                    Block(self.layout.index(field.name), np.array([slot]), at, tokens), host, field.slot_axis or 0
+                )
 
     # -- side tables and callbacks (F5)
 
@@ -186,13 +190,20 @@ class SlotBatch:
         """A table of host objects that follow the requests; ``factory(request)`` makes one when a slot is taken."""
         if name in self.sides.tables or name in self.layout:
             raise LayoutError(f"{name!r} is taken already; a side table needs a name of its own")
-        table = self.sides.tables[name] = SideTable(name, factory, self.config.max_num_seqs)
+        if not callable(factory):
+            raise TypeError(f"factory is {factory!r} ({type(factory).__name__}), allowed: a function of a Request")
+        table = SideTable(name, factory, self.config.max_num_seqs)
         for slot, occupant in self.slots:
             table.put(slot, factory(occupant.request))
+        self.sides.tables[name] = table  # last: a factory may raise
         return table
 
     def on_insert(self, callback: Callable[[str, int, int], None]) -> None:
-        """``callback(request_id, slot, epoch)`` after a request took a slot."""
+        """``callback(request_id, slot, epoch)`` after a request took a slot.
+
+        Callbacks run when everything is in place. One that raises ends the call with its exception: the insertion
+        stands, and the callbacks behind it are not called.
+        """
         self.sides.inserted.append(callback)
 
     def on_move(self, callback: Callable[[str, int, int], None]) -> None:

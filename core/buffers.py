@@ -40,9 +40,27 @@ class Buffers:
                 numpy_dtype(layout[name].dtype),
             ):
                 raise LayoutError(f"field {name!r}: needed: a host array of {layout[name].dtype} {layout.shape(name)}")
+        self._require_apart(adopted)
         fresh = self.backend.allocate(layout, [f.name for f in layout if f.on_device and f.name not in adopted])
         host = {f.name: self._host(f.name) for f in layout if not f.on_device and f.name not in adopted}
         return {**fresh, **host, **adopted}
+
+    def _require_apart(self, adopted: dict[str, Any]) -> None:
+        """``LayoutError`` if two cells of the adopted tensors are one: a stride of 0, or one tensor for two fields."""
+        seen: dict[int, str] = {}
+        for name, tensor in adopted.items():
+            if isinstance(tensor, np.ndarray):
+                pointer, strides, shape = tensor.__array_interface__["data"][0], tensor.strides, tensor.shape
+                if not tensor.flags.writeable:
+                    raise LayoutError(f"field {name!r}: the array is read-only")
+            else:
+                info = self.backend.inspect(tensor)
+                pointer, strides, shape = info.pointer, info.strides, info.shape
+            if any(s == 0 and n > 1 for s, n in zip(strides, shape, strict=True)):
+                raise LayoutError(f"field {name!r}: a tensor of stride 0 has several cells in one place; copy it first")
+            other = seen.setdefault(pointer, name)
+            if other != name and tensor is adopted[other]:
+                raise LayoutError(f"fields {other!r} and {name!r} cannot share one tensor")
 
     def _host(self, name: str) -> NDArray[Any]:
         return np.empty(self.layout.shape(name), numpy_dtype(self.layout[name].dtype))
@@ -112,8 +130,8 @@ class Buffers:
         if plain is None or rows.shape == self._standard.shape(plain.name):
             return rows
         shape = self._standard.shape(plain.name)
-        if rows.size != int(np.prod(shape)):
-            return rows
+        if rows.size != int(np.prod(shape)):  # a row of one axis that got longer
+            return rows.reshape(len(rows), -1)[:, : shape[1]] if rows.ndim > 2 else rows[:, : shape[1]]
         view = rows.reshape(shape)
         if not np.may_share_memory(view, array):
             raise LayoutError(f"field {field.name!r}: shape {array.shape} cannot be seen as {shape} without a copy")

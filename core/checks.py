@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from slotline.core.config import BatchConfig
 from slotline.core.faults import Faults
 from slotline.core.ids import Ids
+from slotline.core.layout import numpy_dtype
 from slotline.core.sampling import UNSET, SamplingParams
 from slotline.core.tasks import PrefillTask
 
@@ -77,6 +78,8 @@ class PrefillChecks:
         self.bad |= mask
         for i in np.flatnonzero(mask).tolist():
             value = values[i] if isinstance(values, np.ndarray) else values
+            if field in ("start", "end"):  # as given: beyond 64 bits the column holds something else
+                value = getattr(self.p.tasks[i], field)
             bound = bounds[i] if isinstance(bounds, np.ndarray) else bounds
             self.faults.add(self.p.tasks[i].request_id, field, _plain(value), _plain(bound), hint)
 
@@ -153,9 +156,16 @@ class PrefillChecks:
             state = r.hidden_state
             if state is None:
                 continue
-            if state.dtype.kind not in "fiuV" or state.shape != (width,):
+            if state.shape != (width,) or (state.dtype.kind not in "fiu" and state.dtype.name != "bfloat16"):
                 self.bad[i] = True
                 self.faults.add(r.request_id, "hidden_state", state.shape, (width,), "numbers of shape [hidden_size]")
+                continue
+            with np.errstate(over="ignore"):
+                held = state.astype(numpy_dtype(self.p.config.hidden_dtype)).astype(np.float64)
+            if not np.isfinite(held).all():
+                self.bad[i] = True
+                value = state[~np.isfinite(held)][0].item()
+                self.faults.add(r.request_id, "hidden_state", value, "finite", "a number that hidden_dtype can hold")
 
 
 def in_range(ids: NDArray[Any], limit: int | None) -> bool:
@@ -180,7 +190,7 @@ def check_tables(
     if not tables:
         return bad
     flat = np.concatenate(tables)
-    if in_range(flat, num_blocks) and not _any_double(flat, tables, null_block):
+    if in_range(flat, 2**31 if num_blocks is None else num_blocks) and not _any_double(flat, tables, null_block):
         return bad
     for i, table in enumerate(tables):
         before = len(faults)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slotline.core.sampling import SCALAR_NAMES
+from slotline.core.sampling import SCALAR_KINDS, SCALAR_NAMES
 
 SCALARS: tuple[str, ...] = (
     "prompt_len",  # len(prompt)
@@ -35,5 +35,23 @@ SPANS: dict[str, str] = {
     "hidden_state": "hidden_size",
 }
 """A run of values for each task, from the row's first cell on, and its longest length; the rest of the row is fill."""
+
+DTYPES_OF: dict[str, tuple[str, ...]] = {
+    "int": ("int32", "int64", "float32", "float64"),
+    "seed": ("int64",),
+    "float": ("float32", "float64", "bfloat16"),
+    "state": ("float32", "float64", "bfloat16", "float16"),
+    "bool": ("bool", "int8", "uint8", "int32", "int64"),
+}
+"""The dtypes that hold every value of a kind of quantity, so that nothing wraps or becomes infinite in a field."""
+
+KIND_OF: dict[str, str] = {
+    **SCALAR_KINDS,
+    "infer_seed": "seed",
+    "hidden_state": "state",
+    "not_last": "bool",
+    "ended": "bool",
+}
+"""The kind of each quantity that is not ``int``."""
 
 COLUMN_NAMES = frozenset(SCALARS) | frozenset(SPANS)

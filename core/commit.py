@@ -79,7 +79,7 @@ def commit_step(batch: SlotBatch, step: Ticket, accept_tokens: Any, accept_num: 
     (``stats["stale_results"]``). Raises ``TaskError`` if the step was committed or discarded, ``ValueError`` for
     arrays of another shape.
     """
-    step.require("open", "commit_step")
+    step.require("open", "commit_step", batch)
     config = batch.config
     tokens = _block("accept_tokens", batch, accept_tokens, (config.max_num_seqs, config.num_drafts + 1))
     count = _block("accept_num", batch, accept_num, (config.max_num_seqs,)).astype(np.int32)

@@ -29,7 +29,7 @@ def commit_drafts(batch: SlotBatch, step: Ticket, draft_tokens: Any) -> None:
     Raises ``TaskError`` if the step is not committed or one of its rows is in a later step already, ``ValueError``
     for another shape.
     """
-    step.require("committed", "commit_drafts")
+    step.require("committed", "commit_drafts", batch)
     result = step.result
     assert result is not None
     config = batch.config

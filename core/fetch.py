@@ -30,7 +30,7 @@ class Fetch:
     """A result on its way. Decided at the commit: nothing later changes it."""
 
     def __init__(self, batch: SlotBatch, step: Ticket) -> None:
-        step.require("committed", "fetch")
+        step.require("committed", "fetch", batch)
         self._batch, self._step = batch, step
         self._outputs: list[Output] | None = None
 

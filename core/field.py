@@ -39,6 +39,8 @@ class Extra:
     name: str
 
 
+_FLOAT_MAX = {"float16": 65504.0, "bfloat16": 3.38e38, "float32": float(np.finfo("float32").max), "float64": 1.8e308}
+
 _DECODE_RULES = (Column("block_table"), Column("num_blocks"))
 """A decode task brings nothing but blocks."""
 
@@ -117,14 +119,19 @@ class Field:
         set_ = object.__setattr__
         if not isinstance(self.name, str) or not self.name:
             raise LayoutError(f"a field's name is {self.name!r}, allowed: text that is not empty")
+        if not self.name.isprintable():  # surrogates too, which UTF-8 cannot write
+            raise LayoutError(f"a field's name is {self.name!r}, allowed: printable text")
         dims = (self.dims,) if isinstance(self.dims, (str, int)) else tuple(self.dims)
         set_(self, "dims", dims)
         set_(self, "key", self.key or self.name)
+        if not isinstance(self.on, Mapping):
+            raise LayoutError(self._text("on", self.on, ("a mapping from kind of task to rule",)))
         set_(self, "on", MappingProxyType(dict(self.on)))
         self._check_dtype()
         if self.residency not in RESIDENCIES:
             raise LayoutError(self._text("residency", self.residency, RESIDENCIES))
-        if self.slot_axis is not None and not 0 <= self.slot_axis < len(dims):
+        axis = self.slot_axis
+        if axis is not None and (type(axis) is not int or not 0 <= axis < len(dims)):
             raise LayoutError(self._text("slot_axis", self.slot_axis, (f"None, or 0 to {len(dims) - 1}",)))
         for kind, rule in self.on.items():
             self._check_rule(kind, rule)
@@ -160,6 +167,8 @@ class Field:
         elif "int" in self.dtype:
             info = np.iinfo(self.dtype)
             ok = value == value and info.min <= value <= info.max and int(value) == value
+        elif isinstance(value, (bool, int, float)):
+            ok = value != value or abs(value) <= _FLOAT_MAX[self.dtype] or abs(value) == float("inf")
         if not ok:
             raise LayoutError(f"field {self.name!r}: {what} is {value!r}, which {self.dtype} cannot hold")
 

@@ -19,8 +19,9 @@ EMPTY.flags.writeable = False
 def as_ids(values: IdsLike, what: str) -> Ids:
     """``values`` as a read-only int64 array [n] of its own memory.
 
-    Takes lists, tuples, ranges and one-dimensional integer arrays. Floats, bools and text are a ``TypeError``, ids
-    beyond 64 bits a ``ValueError``; the bounds of a vocabulary are checked later, where they are known.
+    Takes lists, tuples, ranges and one-dimensional integer arrays. Floats, text and arrays of bool are a
+    ``TypeError`` (in a list True counts as 1, as everywhere in Python), ids beyond 64 bits a ``ValueError``. The
+    bounds of a vocabulary are checked later, where they are known.
     """
     if isinstance(values, np.ndarray):
         ids = _from_array(values, what)

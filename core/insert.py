@@ -157,9 +157,13 @@ def _cut(takes: Quantities) -> dict[str, int]:
 
 def _tell(batch: SlotBatch, checked: Checked) -> None:
     """The engine's callbacks, last: everything is in place when they run."""
+    taken = [
+        (t.request_id, s, batch.epoch_of(t.request_id))
+        for t, s in zip(checked.takes.tasks, checked.take_slots, strict=True)
+    ]
     for request_id, slot in checked.releases:
         for released in batch.sides.released:
             released(request_id, slot)
-    for task, slot in zip(checked.takes.tasks, checked.take_slots, strict=True):
+    for request_id, slot, epoch in taken:
         for inserted in batch.sides.inserted:
-            inserted(task.request_id, slot, batch.slots.occupant(slot).epoch)
+            inserted(request_id, slot, epoch)

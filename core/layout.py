@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from slotline.core.columns import COLUMN_NAMES, SPANS
+from slotline.core.columns import COLUMN_NAMES, DTYPES_OF, KIND_OF, SPANS
 from slotline.core.config import BatchConfig
 from slotline.core.errors import ConfigError, LayoutError, nearest
 from slotline.core.field import Column, Extra, Field, Keep
@@ -69,6 +69,9 @@ class BufferLayout:
                 f"field {f.name!r}: unknown column {name!r}{nearest(name, COLUMN_NAMES)} "
                 f"Known columns: {', '.join(sorted(COLUMN_NAMES))}"
             )
+        fits = DTYPES_OF[KIND_OF.get(name, "int")]
+        if f.dtype not in fits:
+            raise LayoutError(f"field {f.name!r} is {f.dtype}; column {name!r} needs one of {', '.join(fits)}")
         if name in SPANS and cells < self.config.resolve(SPANS[name]):
             raise LayoutError(
                 f"field {f.name!r}: a row has {cells} cells, column {name!r} needs {self.config.resolve(SPANS[name])}"
@@ -179,7 +182,11 @@ class BufferLayout:
         return BufferLayout(self.config, [*self, *fields])
 
     def replace(self, name: str, **changes: Any) -> BufferLayout:
-        """With ``dims``, ``dtype`` or another attribute of one field changed. A row may not lose cells."""
+        """With ``dims``, ``dtype`` or another attribute of one field changed.
+
+        A row keeps its cells in their order: axes of length 1 may come and go, axes may be merged, and a row of one
+        axis may get longer. ``LayoutError`` for anything else: the step functions could not find the cells.
+        """
         old = self[name]
         known = {f.name for f in dataclasses.fields(Field)} - {"name", "key"}
         for attribute in changes:
@@ -187,9 +194,14 @@ class BufferLayout:
                 raise LayoutError(f"a field has no {attribute!r} to replace{nearest(attribute, known)}")
         new = dataclasses.replace(old, **changes)
         layout = BufferLayout(self.config, [new if f is old else f for f in self])
-        if layout.row_cells(name) < self.row_cells(name):
+        had, has = (tuple(n for n in table.row_shape(name) if n != 1) for table in (self, layout))
+        longer = len(had) == len(has) == 1 and has[0] >= had[0]
+        if not longer and (
+            layout.row_cells(name) != self.row_cells(name) or (old.slot_axis is None) != (new.slot_axis is None)
+        ):
             raise LayoutError(
-                f"field {name!r}: a row has {layout.row_cells(name)} cells now, it needs {self.row_cells(name)}"
+                f"field {name!r}: a row of shape {self.row_shape(name)} cannot become {layout.row_shape(name)}; "
+                "axes of length 1 may come and go, and a row of one axis may get longer"
             )
         return layout
 

@@ -205,7 +205,12 @@ def selected_backend() -> str:
     found = discover(settings.allowed_plugins)
     if not settings.backend:
         best = select_auto(found, settings, warn=False)
-        return best.plugin.name if best else FALLBACK
+        if best is not None:
+            return best.plugin.name
+        (last,) = _judge([found.plugins[FALLBACK]], settings)
+        if not last.verdict.usable:
+            raise BackendUnavailable(f"{FALLBACK}, the only device left, cannot be used: {last.verdict.reason}")
+        return FALLBACK
     require_known(settings.backend, found.plugins, settings.source("backend"))
     candidates = _judge([found.plugins[name] for name in settings.backend], settings)
     for candidate in candidates:

@@ -59,18 +59,20 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
-        if self.stop_seqs != ():
+        if not (isinstance(self.stop_seqs, tuple) and not self.stop_seqs):
             set_(self, "stop_lists", tuple(as_ids(s, "stop_seqs") for s in self.stop_seqs))
             set_(self, "stop_seqs", self.stop_lists)
         set_(self, "bad_tokens", as_ids(self.bad_tokens, "bad_tokens"))
         values = [getattr(self, name) for name in _SCALARS]
         if self.max_dec_len is None:
             values[_MAX_DEC_LEN] = UNSET
+        elif self.max_dec_len == UNSET:
+            values[_MAX_DEC_LEN] = UNSET + 1  # as far out of bounds, but given
         try:
             record = self._STRUCT.pack(*values)
-        except struct.error:
+        except (struct.error, TypeError, ValueError):
             raise TypeError(_wrong_kind(values)) from None
-        if any(type(values[i]) is not bool and values[i] not in (0, 1) for i in _FLAGS):
+        if not all(_is_flag(values[i]) for i in _FLAGS):
             raise TypeError(_wrong_kind(values))
         set_(self, "packed", record)
 
@@ -78,6 +80,10 @@ class SamplingParams:
     def columns(params: Iterable[SamplingParams]) -> NDArray[Any]:
         """A structured array, one record of ``RECORD`` for each of ``params``."""
         return np.frombuffer(b"".join([p.packed for p in params]), dtype=SamplingParams.RECORD)
+
+
+def _is_flag(value: Any) -> bool:
+    return type(value) is bool or (isinstance(value, (int, np.bool_)) and value in (0, 1))
 
 
 def _kind(annotation: str) -> str:
@@ -92,6 +98,7 @@ SamplingParams._STRUCT = struct.Struct("<" + "".join(_SCALARS.values()))
 SamplingParams.RECORD = np.dtype([(n, {"d": "<f8", "q": "<i8", "?": "?"}[k]) for n, k in _SCALARS.items()])
 assert SamplingParams._STRUCT.size == SamplingParams.RECORD.itemsize
 SCALAR_NAMES = tuple(_SCALARS)
+SCALAR_KINDS = {n: {"d": "float", "q": "int", "?": "bool"}[k] for n, k in _SCALARS.items()}
 DEFAULT = SamplingParams()
 
 
@@ -99,9 +106,9 @@ def _wrong_kind(values: list[Any]) -> str:
     for (name, kind), value in zip(_SCALARS.items(), values, strict=True):
         try:
             struct.pack("<" + kind, value)
-            if kind == "?" and value not in (0, 1):
+            if kind == "?" and not _is_flag(value):
                 raise struct.error
-        except struct.error:
+        except (struct.error, TypeError, ValueError):
             expected = {"d": "a number", "q": "a whole number of 64 bits", "?": "a bool"}[kind]
             return f"SamplingParams.{name} is {value!r} ({type(value).__name__}), allowed: {expected}"
     return "SamplingParams: a value of the wrong kind"

@@ -74,6 +74,8 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _from_file(path: Path) -> dict[str, Any]:
+    if path.exists() and not path.is_file():  # a pipe would never end
+        raise ConfigError(f"{path}: cannot be read: it is no file")
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
@@ -84,7 +86,7 @@ def _from_file(path: Path) -> dict[str, Any]:
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError(f"{path}: more than {MAX_FILE_BYTES} bytes; this is no settings file")
     try:
-        return tomllib.loads(data.decode())
+        return tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise ConfigError(f"{path}: line {line}: not UTF-8") from error

@@ -63,7 +63,7 @@ class SlotTable:
         """The request's slot; ``TaskError`` if it owns none (S7)."""
         try:
             return self.by_id[request_id]
-        except KeyError:
+        except (KeyError, TypeError):
             hint = f"it owns no slot{nearest(request_id, self.by_id)}" if isinstance(request_id, str) else ""
             raise TaskError(
                 [Fault(str(request_id), "request_id", request_id, "a request that owns a slot")], [hint]

@@ -154,11 +154,18 @@ Task = PrefillTask | DecodeTask | PreemptTask | AbortTask | FinishTask
 def _request_id(value: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"request_id is {value!r} ({type(value).__name__}), allowed: text")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"request_id is {value!r}, allowed: text that UTF-8 can write") from None
     return value
 
 
 def _whole(what: str, value: int) -> int:
     try:
+        if isinstance(value, bool):
+            raise TypeError
         return operator.index(value)
     except TypeError:
         raise TypeError(f"{what} is {value!r} ({type(value).__name__}), allowed: a whole number") from None

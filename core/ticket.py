@@ -72,8 +72,12 @@ class Ticket:
         self.require("open", "discard")
         self.state = "discarded"
 
-    def require(self, state: str, doing: str) -> None:
-        """``TaskError`` unless the ticket is in ``state``."""
+    def require(self, state: str, doing: str, batch: SlotBatch | None = None) -> None:
+        """``TaskError`` unless the ticket is in ``state``, and of ``batch``, if given: epochs are a batch's own."""
+        if batch is not None and batch is not self.batch:
+            raise TaskError(
+                [Fault("", "step", "of another batch", "of this batch")], [f"{doing}: the step is another's"]
+            )
         if self.state != state:
             hint = f"{doing} needs a step that is {state}"
             raise TaskError([Fault("", "step", self.state, state)], [hint])
@@ -83,6 +87,8 @@ class Ticket:
 
 
 def _named(batch: SlotBatch, rows: Iterable[str]) -> list[int]:
+    if isinstance(rows, str):
+        raise TypeError(f"rows is {rows!r}, allowed: a list of request ids")
     ids = list(rows)
     doubled = sorted({r for r in ids if ids.count(r) > 1})
     if doubled:

@@ -146,15 +146,15 @@ class _Check:
             checks.drafts()
             SamplingChecks(checks).run()
             checks.hidden_state()
-            self._extras(checks)
+        self._extras(checks, "chunk" if not named else "handover" if checks.p.handover else "prefill")
         if named:
             self._named_slots(checks)
         return [t for t, bad in zip(tasks, checks.bad.tolist(), strict=True) if not bad]
 
-    def _extras(self, checks: PrefillChecks) -> None:
+    def _extras(self, checks: PrefillChecks, kind: str) -> None:
         layout = self.batch.layout
         for f in layout:
-            rule = f.rule("handover" if checks.p.handover else "prefill")
+            rule = f.rule(kind)
             if not isinstance(rule, Extra):
                 continue
             for i, request in enumerate(checks.p.requests):

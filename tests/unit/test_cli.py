@@ -204,3 +204,60 @@ def test_the_readme_shows_what_its_program_prints() -> None:
     done = slotline(code=program)
     assert done.stderr == ""
     assert done.stdout == printed
+
+
+@pytest.mark.parametrize("command", ["doctor --json", "layout", "replay --synthetic 3 --json"])
+def test_a_full_disk_is_one_line_and_status_2(command: str) -> None:
+    done = shell(f"{command} > /dev/full")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "cannot write" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "status"), [("layout >&-", 0), ("doctor --json >&-", 0), ("replay nofile 2>&-", 2)]
+)
+def test_closed_streams_are_no_error_of_their_own(command: str, status: int) -> None:
+    done = shell(command)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "", "")
+
+
+def test_a_terminal_that_knows_ascii_only_gets_the_table_all_the_same() -> None:
+    done = shell("PYTHONIOENCODING=ascii {} replay --synthetic 3")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "one insertion" in done.stdout
+
+
+def test_a_trace_named_like_markup_is_shown_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "t["
+    folder.mkdir()
+    trace = folder / "b[red].csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,48,10\n")
+    done = slotline("replay", str(trace))
+    assert done.returncode == 0
+    assert "b[red].csv" in done.stdout.replace("\n", "")
+
+
+def test_a_pipe_in_the_place_of_the_settings_file_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "slotline.toml")
+    done = shell("doctor", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "it is no file" in done.stderr
+
+
+def test_doctor_selects_what_a_replay_would_take() -> None:
+    done = shell("SLOTLINE_FRAMEWORK=torch SLOTLINE_ALLOWED_PLUGINS= {} doctor --json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["selected"] is None
+
+
+def test_a_huge_number_of_blocks_takes_no_memory() -> None:
+    done = slotline("replay", "--synthetic", "3", "--num-blocks", "2000000000", "--json")
+    assert (done.returncode, json.loads(done.stdout)["mismatches"]) == (0, 0)
+
+
+def shell(command: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A command line through the shell; ``{}`` stands for slotline, which comes first if it is not named."""
+    program = f"{sys.executable} -m slotline"
+    line = command.format(program) if "{}" in command else f"{program} {command}"
+    return subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, cwd=cwd, timeout=120, check=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 import warnings
@@ -57,6 +58,7 @@ def _main(
 def run(args: list[str] | None = None) -> int:
     """Run the command line. Returns the exit status; no error that has a cause outside ends in a traceback."""
     warnings.showwarning = _show_warning
+    _open_streams()
     usage_error: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
     try:
         status = app(args, prog_name="slotline", standalone_mode=False)
@@ -67,11 +69,15 @@ def run(args: list[str] | None = None) -> int:
     except (BrokenPipeError, SystemExit):  # typer and rich turn a closed pipe into SystemExit(1), a failed check
         _silence(sys.stdout)
         return BROKEN_PIPE
+    except OSError as error:  # a full disk behind stdout; the files that commands read have errors of their own
+        _silence(sys.stdout)
+        complain(f"cannot write: {error.strerror or error}")
+        return 2
     except (KeyboardInterrupt, typer.Abort):
         complain("interrupted")
         return INTERRUPTED
     except MemoryError as error:
-        complain(f"not enough memory: {error}; choose a smaller --max-num-seqs or --max-model-len")
+        complain(f"not enough memory ({error}); choose smaller sizes".replace(" ()", ""))
         return 2
     except SlotlineError as error:
         complain(str(error))
@@ -90,6 +96,16 @@ def _complain_of_usage(error: Any) -> int:
 
 def _show_warning(message: Warning | str, category: type[Warning], *_where: Any, **_more: Any) -> None:
     complain(str(message), kind="warning" if category is not DeprecationWarning else "deprecated")
+
+
+def _open_streams() -> None:
+    """Standard streams that were closed lead nowhere; ones that cannot say a character say its number."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  (open until the process ends)
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _silence(stream: Any) -> None:

@@ -214,7 +214,7 @@ def _report(trace: str, backend: Backend, result: ReplayResult) -> dict[str, Any
 
 def _show(report: dict[str, Any], result: ReplayResult, verify: bool) -> None:
     out = console.out()
-    table = Table(show_header=False, title=f"replay of {report['trace']}")
+    table = Table(show_header=False, title=Text(f"replay of {report['trace']}"))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row("backend", f"{report['backend']} ({report['framework']})")

@@ -149,7 +149,7 @@ def test_w8_c11_a_write_moves_nothing(cpu: sl.Backend) -> None:
     assert (target.__array_interface__, target.strides) == before
 
 
-def test_w9_a_device_error_keeps_its_number() -> None:
+def test_w9_a_device_error_keeps_its_number() -> None:  # W9
     unknown = sl.DeviceError("cuda", "memcpy", 999, None)
     known = sl.DeviceError("cuda", "memcpy", 2, "cudaErrorMemoryAllocation", "1 GiB")
     assert (unknown.code, unknown.code_name) == (999, None)
@@ -157,7 +157,7 @@ def test_w9_a_device_error_keeps_its_number() -> None:
     assert "2 (cudaErrorMemoryAllocation): 1 GiB" in str(known)
 
 
-def test_w10_disjoint_destinations_from_several_threads(cpu: sl.Backend) -> None:
+def test_w10_disjoint_destinations_from_several_threads(cpu: sl.Backend) -> None:  # W10
     target = np.zeros((4, 1000), np.int64)
 
     def write(row: int) -> None:

@@ -175,7 +175,7 @@ def test_b4_an_unknown_framework_is_refused(hostmem: sl.Backend) -> None:
         type(hostmem)(framework="torch")
 
 
-def test_b9_without_streams_every_event_has_passed(hostmem: sl.Backend) -> None:
+def test_b9_without_streams_every_event_has_passed(hostmem: sl.Backend) -> None:  # B9, B12
     tensor = hostmem._allocate([("x", (2,), "int32")])[0]
     event = sl.async_set_value(tensor, 3)
     event.sync()
@@ -185,7 +185,7 @@ def test_b9_without_streams_every_event_has_passed(hostmem: sl.Backend) -> None:
     assert not hostmem.abilities.streams
 
 
-def test_b3_a_probe_never_raises() -> None:
+def test_b3_a_probe_never_raises() -> None:  # B3
     class Odd(type(sl.load_backend("cpu"))):  # type: ignore[misc]
         name = "odd"
         answer: Any = None

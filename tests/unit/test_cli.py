@@ -197,15 +197,6 @@ def test_ctrl_c() -> None:
     assert done.stderr.strip() == "slotline: error: interrupted"
 
 
-def test_the_readme_shows_what_its_program_prints() -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    program = text.split("```python\n")[1].split("```")[0]
-    printed = text.split("```text\n")[1].split("```")[0]
-    done = slotline(code=program)
-    assert done.stderr == ""
-    assert done.stdout == printed
-
-
 @pytest.mark.parametrize("command", ["doctor --json", "layout", "replay --synthetic 3 --json"])
 def test_a_full_disk_is_one_line_and_status_2(command: str) -> None:
     done = shell(f"{command} > /dev/full")

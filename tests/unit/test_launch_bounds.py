@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 import slotline as sl
 
@@ -84,3 +85,17 @@ def test_d3_first_step_of_a_handover() -> None:
     receipt = sl.insert_tasks(batch, [sl.PrefillTask(request, 0, 2, [0])])
     assert (receipt.launch_tokens, receipt.num_active, receipt.has_prefill) == (1, 1, False)
     assert batch.stats["host_synchronisations"] == 0
+
+
+@pytest.mark.parametrize(("role", "expected"), [("mixed", (1, 0)), ("prefill", (1, 0)), ("decode", (0, 1))])
+def test_m8_rollback_follows_the_role(role: str, expected: tuple[int, int]) -> None:  # M8
+    config = sl.BatchConfig(
+        max_num_seqs=2, max_model_len=16, vocab_size=9, block_size=4, spec_method="mtp", num_draft_tokens=3,
+        mtp_levels=2, role=role,
+    )  # fmt: skip
+    batch = sl.SlotBatch(sl.target_layout(config) | sl.mtp_layout(config), sl.load_backend("cpu"))
+    request = sl.Request("a", [3, 4], draft_token_ids=[5, 6])
+    sl.insert_tasks(batch, [sl.PrefillTask(request, 0, 2, [0])])
+    assert (batch["mtp.recompute_token_num"][0], batch["mtp.mask_rollback"][0]) == expected
+    batch.release(["a"])
+    assert (batch["mtp.recompute_token_num"][0], batch["mtp.mask_rollback"][0]) == (0, 0)

@@ -69,15 +69,17 @@ class Planner:
         dirty = np.isin(slots, list(released)) if released else np.zeros(len(slots), bool)
         out: list[Segment] = []
         if len(slots) or len(cleared):
+            any_dirty = bool(dirty.any())
             for p in self.fields:
                 if p.cells:
-                    self._take(out, p, takes, slots, np.ones(len(slots), bool) if p.whole else dirty, cleared)
+                    self._clear(out, p, takes, slots, dirty if any_dirty else None, cleared)
+                    if len(slots):
+                        self._rules(out, p, "take", takes, slots, takes.all_rows if p.whole else dirty)
         if checked.chunk_slots:
             rows = np.array(checked.chunk_slots, np.intp)
-            every = np.ones(len(rows), bool)
             for p in self.chunked:
                 if p.cells:
-                    self._rules(out, p, "chunk", chunks, rows, every)
+                    self._rules(out, p, "chunk", chunks, rows, chunks.all_rows)
         if len(checked.tables.slots):
             for p in self.decoded:
                 if p.cells:
@@ -93,32 +95,41 @@ class Planner:
             self._casts[key] = (data, data.astype(p.dtype))
         return self._casts[key][1]
 
-    def _take(
-        self, out: list[Segment], p: FieldPlan, q: Quantities, slots: Rows, dirty: NDArray[np.bool_], cleared: Rows
+    def _clear(
+        self,
+        out: list[Segment],
+        p: FieldPlan,
+        q: Quantities,
+        slots: Rows,
+        dirty: NDArray[np.bool_] | None,
+        cleared: Rows,
     ) -> None:
-        """Rows that are taken, and rows that only fall free. ``dirty`` rows do not hold the fill yet."""
+        """Fill for rows that fall free, and for taken ones that no rule writes and that may not hold the fill."""
         stale = cleared
-        kept = dirty & ~self._written(p, "take", q)
-        if kept.any():
+        if p.whole or dirty is not None:
+            kept = ~self._written(p, "take", q)
+            if not p.whole and dirty is not None:
+                kept &= dirty
             stale = np.sort(np.concatenate((cleared, slots[kept])))
         if len(stale):
             out.append(Fill(p.index, stale, 0, p.cells, p.fill))
-        if len(slots):
-            self._rules(out, p, "take", q, slots, dirty)
 
     @staticmethod
     def _written(p: FieldPlan, kind: str, q: Quantities) -> NDArray[np.bool_]:
         """For which tasks some rule writes the field: their own, or that of a decode task behind them."""
         if p.rules[kind] is not KEEP:
-            return np.ones(len(q.p.tasks), bool)
-        return q.decoded if p.rules["decode"] is not KEEP else np.zeros(len(q.p.tasks), bool)
+            return q.all_rows
+        return q.decoded if p.rules["decode"] is not KEEP else ~q.all_rows
 
     def _rules(
         self, out: list[Segment], p: FieldPlan, kind: str, q: Quantities, slots: Rows, dirty: NDArray[np.bool_]
     ) -> None:
         """The rule of ``kind``; of a request with decode tasks behind it in this call, theirs, which come last."""
-        after = q.decoded if p.rules["decode"] is not KEEP else np.zeros(len(slots), bool)
-        for rule, rows in ((p.rules[kind], ~after), (p.rules["decode"], after)):
+        if p.rules["decode"] is KEEP or not q.has_decodes:
+            if p.rules[kind] is not KEEP:
+                self._rule(out, p, p.rules[kind], q, q.all_rows, slots, dirty)
+            return
+        for rule, rows in ((p.rules[kind], ~q.decoded), (p.rules["decode"], q.decoded)):
             if rule is not KEEP and rows.any():
                 self._rule(out, p, rule, q, rows, slots[rows], dirty[rows])
 

@@ -46,6 +46,8 @@ class Quantities:
         self.tables = [settled.get(t.request_id, t.block_table) for t in prefills.tasks]
         self.decoded = np.array([t.request_id in settled for t in prefills.tasks], bool)
         """Decode tasks follow in this call."""
+        self.has_decodes = bool(self.decoded.any())
+        self.all_rows: NDArray[np.bool_] = np.ones(len(prefills.tasks), bool)
         self.config = prefills.config
         self._scalars: dict[str, Callable[[], NDArray[Any]]] = {
             "prompt_len": lambda: self.p.prompt_len,

@@ -112,8 +112,8 @@ def _fill_tails(cells: NDArray[Any], rows: Rows, stop: Ints, tail: Ints, fill: A
 
 def write_rows(segment: Segment, buffer: NDArray[Any], slot_axis: int) -> None:
     """Write ``segment`` into a buffer whose axis ``slot_axis`` counts slots."""
-    if slot_axis == 0 and buffer.ndim == 2:
-        segment.write(buffer)
+    if slot_axis == 0 and buffer.ndim <= 2:  # nearly every field
+        segment.write(buffer if buffer.ndim == 2 else buffer[:, None])
         return
     rows_first = np.moveaxis(buffer, slot_axis, 0)
     size = math.prod(rows_first.shape[1:])

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import slotline.core.strided as strided
 import slotline.core.values as values
 from slotline.core.device import DONE, Abilities, Event, Probe, TensorInfo
-from slotline.core.errors import BackendUnavailable, LayoutError, SlotlineError, nearest
+from slotline.core.errors import BackendUnavailable, LayoutError, nearest
 from slotline.core.layout import BufferLayout, numpy_dtype
 from slotline.core.stats import Stats
 
@@ -255,4 +255,4 @@ def async_set_value(dst: Any, src: Any, *, stream: Any = None) -> Event:
     raise TypeError(f"{type(dst).__name__} is not a tensor of a loaded backend ({names})")
 
 
-__all__ = ["DONE", "Abilities", "Backend", "Event", "Probe", "SlotlineError", "TensorInfo", "async_set_value"]
+__all__ = ["DONE", "Abilities", "Backend", "Event", "Probe", "TensorInfo", "async_set_value"]

@@ -22,7 +22,7 @@ from slotline.core.slots import SlotTable
 from slotline.core.stats import Stats
 from slotline.core.stop import FinishReason
 from slotline.core.tasks import FinishTask, Request
-from slotline.core.ticket import Ticket
+from slotline.core.ticket import Ticket, take_rows
 
 
 class SlotBatch:
@@ -157,7 +157,7 @@ class SlotBatch:
         Rows in an open step take no part. ``TaskError`` for an unknown or doubled id.
         """
         self.buffers.require(("seq_lens_this_time",), "a ticket")
-        return Ticket(self, rows)
+        return Ticket(self, take_rows(self, rows))
 
     def fetch(self, step: Ticket) -> Fetch:
         """Start bringing a committed step's results to the host (L6)."""

@@ -83,18 +83,12 @@ def commit_step(batch: SlotBatch, step: Ticket, accept_tokens: Any, accept_num: 
     config = batch.config
     tokens = _block("accept_tokens", batch, accept_tokens, (config.max_num_seqs, config.num_drafts + 1))
     count = _block("accept_num", batch, accept_num, (config.max_num_seqs,)).astype(np.int32)
-    source = np.full(config.max_num_seqs, -1, np.intp)  # by slot now: the slot when prepared
+    source, now = step.sources(), step.current()
     stale = np.zeros(config.max_num_seqs, bool)
-    by_epoch = batch.slots.by_epoch
-    for entry in step.entries:
-        slot = by_epoch.get(entry.epoch)
-        if slot is None:
-            stale[entry.slot] = True
-        else:
-            source[slot] = entry.slot
+    stale[[e.slot for e in step.entries if e.epoch not in now]] = True
     yields = np.zeros(config.max_num_seqs, bool)
     yields[[e.slot for e in step.entries if e.last]] = True
-    result = _empty_result(batch, tokens, count, stale & yields & (step.lengths > 0), stale)
+    result = _empty_result(tokens, count, stale & yields & (step.lengths > 0), stale)
 
     def run(reads: Arrays, writes: Arrays) -> None:
         commit_rows(reads, writes, result, tokens, count, source, config.eos_token_ids, config.spec_method != "none",
@@ -116,7 +110,7 @@ def _block(name: str, batch: SlotBatch, value: Any, shape: tuple[int, ...]) -> N
 
 
 def _empty_result(
-    batch: SlotBatch, tokens: NDArray[Any], count: NDArray[Any], told: NDArray[np.bool_], stale: NDArray[np.bool_]
+    tokens: NDArray[Any], count: NDArray[Any], told: NDArray[np.bool_], stale: NDArray[np.bool_]
 ) -> Committed:
     """A result in which only the stale rows that accepted something (``told``) are filled."""
     size, width = tokens.shape

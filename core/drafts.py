@@ -37,14 +37,12 @@ def commit_drafts(batch: SlotBatch, step: Ticket, draft_tokens: Any) -> None:
     drafts = batch.to_host(draft_tokens).copy()
     if drafts.shape != shape or drafts.dtype.kind not in "iu":
         raise ValueError(f"draft_tokens is {drafts.dtype} {drafts.shape}, allowed: whole numbers of shape {shape}")
-    live = [(slot, e) for e in step.entries if (slot := batch.slots.by_epoch.get(e.epoch)) is not None]
-    later = [e.occupant.request_id for _, e in live if e.occupant.ticket is not step]
+    now = step.current()
+    later = [e.occupant.request_id for e in step.entries if e.epoch in now and e.occupant.ticket is not step]
     if later:
         hint = "commit_drafts comes before the next prepare of its rows"
         raise TaskError([Fault(r, "step", "in a later step", "committed") for r in sorted(later)], [hint] * len(later))
-    source = np.full(config.max_num_seqs, -1, np.intp)
-    for slot, entry in live:
-        source[slot] = entry.slot
+    source = step.sources()
     kept = _leading(drafts)
 
     def run(reads: Mapping[str, NDArray[Any]], writes: Mapping[str, NDArray[Any]]) -> None:

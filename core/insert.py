@@ -142,11 +142,7 @@ def _decode(batch: SlotBatch, checked: Checked) -> None:
     table, change = batch.slots, checked.tables
     if not len(change.slots):
         return
-    whole = change.slots[change.first == 0]
-    table.blocks[whole] = -1
-    rows = np.repeat(change.slots, change.length)
-    run = np.arange(len(change.ids)) - np.repeat(np.cumsum(change.length) - change.length, change.length)
-    table.blocks[rows, np.repeat(change.first, change.length) + run] = change.ids
+    change.spans(0, change.ids, table.blocks.shape[1], -1, whole=False).write(table.blocks)
     table.num_blocks[change.slots] = change.first + change.length
 
 

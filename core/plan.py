@@ -62,7 +62,6 @@ class Planner:
 
     def plan(self, checked: Checked, takes: Quantities, chunks: Quantities) -> Packet:
         """The packet of an insertion. Segments of one field have no cell in common (I3)."""
-        self._casts.clear()
         slots = np.array(checked.take_slots, np.intp)
         released = {slot for _, slot in checked.releases}
         cleared = np.array(sorted(released - set(checked.take_slots)), np.intp)
@@ -84,6 +83,7 @@ class Planner:
             for p in self.decoded:
                 if p.cells:
                     self._decode(out, p, checked.tables)
+        self._casts.clear()  # what was cast lives on in the packet only
         return Packet(self.layout, out, "insert")
 
     def _cast(self, data: NDArray[Any], p: FieldPlan) -> NDArray[Any]:
@@ -199,11 +199,7 @@ class Planner:
         if isinstance(rule, Column) and rule.name == "num_blocks":
             out.append(_every_cell(p, (tables.first + tables.length).astype(p.dtype), tables.slots))
         elif isinstance(rule, Column) and rule.name == "block_table":
-            source = np.cumsum(tables.length) - tables.length
-            stop = tables.first + tables.length
-            tail = np.where((tables.first == 0) | p.whole, p.cells, stop)
-            data = self._cast(tables.ids, p)
-            out.append(Spans(p.index, tables.slots, data, source, tables.first, tables.length, tail, p.fill))
+            out.append(tables.spans(p.index, self._cast(tables.ids, p), p.cells, p.fill, p.whole))
         elif not isinstance(rule, (Column, Extra)):
             out.append(Fill(p.index, tables.slots, 0, p.cells, rule))  # type: ignore[arg-type]
 

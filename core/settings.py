@@ -154,4 +154,3 @@ _READERS: dict[str, Callable[[Any, str], Any]] = {
     "staging_bytes": _number(int, 4096, "a whole number of at least 4096"),
     "probe_timeout": _number(float, 0, "a number of seconds above 0"),
 }
-KEYS = tuple(_READERS)

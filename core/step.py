@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotline.core.errors import Fault, TaskError
-from slotline.core.ticket import Ticket
+from slotline.core.ticket import Ticket, take_rows
 
 if TYPE_CHECKING:
     from slotline.core.batch import SlotBatch
@@ -43,14 +43,14 @@ class Step(Ticket):
         self, batch: SlotBatch, rows: Iterable[str] | None, skip: Iterable[str], num_tokens: int | None
     ) -> None:
         batch.buffers.require((*READS, "seq_lens_this_time"), "prepare_step")
-        bound_of = _bounds(batch, rows, skip)
-        bound = int(sum(bound_of.values()))
+        taken = take_rows(batch, rows, skip)
+        bound = sum(int(batch.slots.bound[e.slot]) for e in taken.entries)
         if num_tokens is None:
             num_tokens = 1 << max(0, bound - 1).bit_length()
         elif num_tokens < bound:
             hint = f"the rows taken may have {bound} tokens; pass at least that, or fewer rows"
             raise TaskError([Fault("", "num_tokens", num_tokens, bound)], [hint])
-        super().__init__(batch, rows, skip)
+        super().__init__(batch, taken)
         self.num_tokens = int(num_tokens)
         self.arrays = self._pack()
 
@@ -92,20 +92,7 @@ def prepare_step(
     Free, idle and skipped rows, and rows in an open step, have length 0. ``TaskError`` for an unknown or doubled id,
     and for ``num_tokens`` below the launch bound.
     """
-    ids = None if rows is None else list(rows)
-    return Step(batch, ids, list(skip), num_tokens)
-
-
-def _bounds(batch: SlotBatch, rows: Iterable[str] | None, skip: Iterable[str]) -> dict[int, int]:
-    """The launch bound of each slot that the step takes."""
-    table = batch.slots
-    taken = range(table.size) if rows is None else [batch.slot_of(r) for r in rows]
-    left_out = {batch.slot_of(r) for r in skip}
-    return {
-        slot: int(table.bound[slot])
-        for slot in taken
-        if slot not in left_out and (o := table.occupants[slot]) is not None and not o.in_open_step
-    }
+    return Step(batch, rows, skip, num_tokens)
 
 
 def pack(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from slotline.core.checks import check_table, in_range
 from slotline.core.config import BatchConfig
 from slotline.core.faults import Faults
 from slotline.core.ids import EMPTY, Ids
+from slotline.core.segments import Spans
 from slotline.core.tasks import DecodeTask
 
 if TYPE_CHECKING:
@@ -31,6 +32,12 @@ class Tables(NamedTuple):
     """How many there are [n]."""
     ids: Ids
     """They, row after row."""
+
+    def spans(self, field: int, ids: NDArray[Any], cells: int, fill: Any, whole: bool) -> Spans:
+        """The change as a segment: ``ids`` in the field's dtype, fill behind a table that is new (or ``whole``)."""
+        source = np.cumsum(self.length) - self.length
+        tail = np.where((self.first == 0) | whole, cells, self.first + self.length)
+        return Spans(field, self.slots, ids, source, self.first, self.length, tail, fill)
 
 
 def settle_tables(

@@ -26,29 +26,46 @@ class Entry(NamedTuple):
     """It yields tokens: a decode row, or the last chunk of a prefill."""
 
 
+class Taken(NamedTuple):
+    """Which slots a step looks at, and which of them it runs on."""
+
+    slots: list[int]
+    entries: list[Entry]
+
+
+def take_rows(batch: SlotBatch, rows: Iterable[str] | None = None, skip: Iterable[str] = ()) -> Taken:
+    """The rows that a step would run on: launch bound above 0, in no open step, not skipped (L1).
+
+    ``TaskError`` for an unknown or doubled id; opens nothing.
+    """
+    table = batch.slots
+    slots = list(range(table.size)) if rows is None else _named(batch, rows)
+    left_out = set(_named(batch, skip))
+    entries = []
+    for slot in slots:
+        occupant = table.occupants[slot]
+        if occupant is None or occupant.in_open_step or table.bound[slot] <= 0 or slot in left_out:
+            continue
+        entries.append(Entry(slot, occupant.epoch, occupant, occupant.last))
+    return Taken(slots, entries)
+
+
 class Ticket:
     """The (row, epoch) pairs of one step. Open until it is committed or discarded.
 
     ``slots``: host list, the slot of each position (of ``rows``, else every slot in order).
     """
 
-    def __init__(self, batch: SlotBatch, rows: Iterable[str] | None = None, skip: Iterable[str] = ()) -> None:
+    def __init__(self, batch: SlotBatch, taken: Taken) -> None:
         self.batch = batch
         self.state = "open"
         self.result: Committed | None = None
-        table = batch.slots
-        self.slots: list[int] = list(range(table.size)) if rows is None else _named(batch, rows)
-        left_out = set(_named(batch, skip))
-        self.entries: list[Entry] = []
-        for slot in self.slots:
-            occupant = table.occupants[slot]
-            if occupant is None or occupant.in_open_step or table.bound[slot] <= 0 or slot in left_out:
-                continue
-            occupant.ticket = self
-            self.entries.append(Entry(slot, occupant.epoch, occupant, occupant.last))
+        self.slots, self.entries = taken
+        for entry in self.entries:
+            entry.occupant.ticket = self
         self.lengths: NDArray[Any] = batch.snapshot("seq_lens_this_time")
         """Row lengths [S] by slot, as they were when the step was prepared (rows outside the step: 0)."""
-        inside = np.zeros(table.size, bool)
+        inside = np.zeros(batch.slots.size, bool)
         inside[[e.slot for e in self.entries]] = True
         self.lengths[~inside] = 0
 
@@ -66,6 +83,15 @@ class Ticket:
         """For each epoch of the step that lives, the slot that it is in now."""
         by_epoch = self.batch.slots.by_epoch
         return {e.epoch: by_epoch[e.epoch] for e in self.entries if e.epoch in by_epoch}
+
+    def sources(self) -> NDArray[np.intp]:
+        """[S]: for each slot now the slot that its row had when the step was prepared; -1: not in the step."""
+        source = np.full(self.batch.slots.size, -1, np.intp)
+        now = self.current()
+        for entry in self.entries:
+            if entry.epoch in now:
+                source[now[entry.epoch]] = entry.slot
+        return source
 
     def discard(self) -> None:
         """Give the step up: its rows are as if it had never been prepared. ``TaskError`` if it is not open."""

@@ -6,9 +6,8 @@ them (``_allocate``, ``_inspect``, ``_write``, ``_read``); a device overrides mo
 
 from __future__ import annotations
 
-import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,9 +15,11 @@ from numpy.typing import NDArray
 
 import slotline.core.strided as strided
 import slotline.core.values as values
-from slotline.core.device import DONE, Abilities, Event, Probe, TensorInfo
+from slotline.core import live
+from slotline.core.device import DONE, Abilities, Download, Event, Probe, TensorInfo
 from slotline.core.errors import BackendUnavailable, LayoutError, nearest
 from slotline.core.layout import BufferLayout, numpy_dtype
+from slotline.core.namespace import NUMPY
 from slotline.core.stats import Stats
 
 if TYPE_CHECKING:
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 DEFAULT_STAGING_BYTES = 64 << 20
 PROBE_RAISED = "probe failed: "
 """How a verdict begins whose probe raised instead of answering."""
-
-_live: weakref.WeakValueDictionary[int, Backend] = weakref.WeakValueDictionary()
-"""Backends in use, in the order of their making; how ``async_set_value`` finds the one that a tensor belongs to."""
 
 
 class Backend(ABC):
@@ -62,7 +60,7 @@ class Backend(ABC):
         self.device = device
         self.staging_bytes = staging_bytes
         self.stats = Stats()
-        _live[id(self)] = self
+        live.enter(self)
 
     # -- finding out
 
@@ -133,6 +131,14 @@ class Backend(ABC):
             (stats or self.stats).add(counter, operation)
         return out
 
+    def empty(self, specs: Sequence[tuple[str, tuple[int, ...], str]]) -> dict[str, Any]:
+        """New tensors by name, for each (name, shape, dtype). Their content is undefined."""
+        return {name: tensor for (name, _, _), tensor in zip(specs, self._allocate(specs), strict=True)}
+
+    def download(self, tensor: Any, operation: str = "download", stats: Stats | None = None) -> Download:
+        """Start one copy of ``tensor`` to the host, in the order of the stream (L6)."""
+        return self._download(tensor, operation, stats or self.stats)
+
     # -- writing
 
     def async_set_value(self, dst: Any, src: Any, *, stream: Any = None) -> Event:
@@ -163,12 +169,30 @@ class Backend(ABC):
         writes: Mapping[str, Any],
         stream: Any = None,
         stats: Stats | None = None,
+        fills: Collection[str] = (),
     ) -> Event:
-        """Run ``fn(reads, writes)`` on mappings of arrays, in the order of the stream (B11).
+        """Run ``fn(reads, writes)`` on mappings of arrays of ``namespace``, in the order of the stream (B11).
 
-        ``fn`` changes the arrays of ``writes`` in place. Here: by copies to the host and back, counted.
+        ``fn`` changes the arrays of ``writes`` in place; those named in ``fills`` it writes whole, so that what they
+        held need not be read. Here: by copies to the host and back, counted.
         """
-        return self._launch(fn, reads, writes, stream, stats or self.stats)
+        return self._launch(fn, reads, writes, stream, stats or self.stats, fills)
+
+    @property
+    def namespace(self) -> Any:
+        """The array namespace of what ``launch`` hands to its function: see ``core.namespace``."""
+        return self._namespace()
+
+    def upload(
+        self, arrays: Mapping[str, NDArray[Any]], operation: str = "upload", stats: Stats | None = None
+    ) -> dict[str, Any]:
+        """Host arrays as ``launch`` takes them beside tensors; they may be changed or freed at once."""
+        if not self.abilities.array_namespace:  # launch runs on the host
+            return {name: array.copy() for name, array in arrays.items()}
+        for array in arrays.values():
+            (stats or self.stats).add("transfers", operation)
+            (stats or self.stats).add("bytes", operation, array.nbytes)
+        return {name: self._upload(array) for name, array in arrays.items()}
 
     def synchronize(self) -> None:
         """Wait on the host until all queued work is done."""
@@ -176,7 +200,7 @@ class Backend(ABC):
 
     def close(self) -> None:
         """Give back what the device holds; the object cannot be used afterwards."""
-        _live.pop(id(self), None)
+        live.leave(self)
 
     # -- what a device writes
 
@@ -222,11 +246,29 @@ class Backend(ABC):
                 self._write(tensor, right, raw[left : left + cells * host.itemsize].data)
         return DONE
 
+    def _namespace(self) -> Any:
+        return NUMPY
+
+    def _upload(self, array: NDArray[Any]) -> Any:
+        """A host array as a tensor of its own."""
+        (tensor,) = self._allocate([("", array.shape, array.dtype.name)])
+        self._set(tensor, self.inspect(tensor), np.ascontiguousarray(array), None)
+        return tensor
+
+    def _download(self, tensor: Any, operation: str, stats: Stats) -> Download:
+        return Download(self.read(tensor, operation, stats))
+
     def _launch(
-        self, fn: Callable[..., None], reads: Mapping[str, Any], writes: Mapping[str, Any], stream: Any, stats: Stats
+        self,
+        fn: Callable[..., None],
+        reads: Mapping[str, Any],
+        writes: Mapping[str, Any],
+        stream: Any,
+        stats: Stats,
+        fills: Collection[str],
     ) -> Event:
-        host_reads = {k: self.read(t, "launch", stats) for k, t in reads.items()}
-        host_writes = {k: self.read(t, "launch", stats) for k, t in writes.items()}
+        host_reads = {k: self._fetched(t, stats) for k, t in reads.items()}
+        host_writes = {k: self._blank(t) if k in fills else self.read(t, "launch", stats) for k, t in writes.items()}
         fn(host_reads, host_writes)
         for key, array in host_writes.items():
             self._set(writes[key], self.inspect(writes[key]), np.ascontiguousarray(array), stream)
@@ -234,25 +276,15 @@ class Backend(ABC):
             stats.add("bytes", "launch", array.nbytes)
         return DONE
 
+    def _fetched(self, array: Any, stats: Stats) -> NDArray[Any]:
+        return array if isinstance(array, np.ndarray) else self.read(array, "launch", stats)
+
+    def _blank(self, tensor: Any) -> NDArray[Any]:
+        info = self.inspect(tensor)
+        return np.empty(info.shape, numpy_dtype(info.dtype))
+
     def _synchronize(self) -> None:  # noqa: B027  (a device without streams has nothing to wait for)
         """Nothing is queued on a device without streams."""
 
 
-def async_set_value(dst: Any, src: Any, *, stream: Any = None) -> Event:
-    """Write ``src`` into ``dst``, a device tensor of a loaded backend or any view of it (rules W1 to W10).
-
-    ``src``: a number, nested lists, a NumPy array, a host tensor of the framework or a device tensor, broadcast as in
-    NumPy assignment. A host source is read before the call returns.
-
-    Raises ``TypeError`` for a destination or a source of an unknown type, ``ValueError`` for a value that the
-    destination's dtype cannot hold or a shape that does not fit; nothing is written then.
-    """
-    live = [b for ref in _live.valuerefs() if (b := ref()) is not None]  # a copy: other threads may load backends (W10)
-    for backend in live:
-        if backend._inspect(dst) is not None:
-            return backend.async_set_value(dst, src, stream=stream)
-    names = ", ".join(sorted({b.name for b in live})) or "none is loaded; call slotline.load_backend() first"
-    raise TypeError(f"{type(dst).__name__} is not a tensor of a loaded backend ({names})")
-
-
-__all__ = ["DONE", "Abilities", "Backend", "Event", "Probe", "TensorInfo", "async_set_value"]
+__all__ = ["DONE", "Abilities", "Backend", "Download", "Event", "Probe", "TensorInfo"]

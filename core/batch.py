@@ -12,7 +12,7 @@ from slotline.core import derived
 from slotline.core.backend import Backend
 from slotline.core.buffers import Buffers
 from slotline.core.errors import LayoutError, nearest
-from slotline.core.fetch import Fetch
+from slotline.core.fetch import Fetch, Output
 from slotline.core.insert import InsertReceipt, insert_tasks
 from slotline.core.layout import BufferLayout
 from slotline.core.plan import Planner
@@ -157,29 +157,34 @@ class SlotBatch:
         Rows in an open step take no part. ``TaskError`` for an unknown or doubled id.
         """
         self.buffers.require(("seq_lens_this_time",), "a ticket")
-        return Ticket(self, take_rows(self, rows))
+        ticket = Ticket(self, take_rows(self, rows))
+        ticket.record_lengths()
+        ticket.open()
+        return ticket
 
     def fetch(self, step: Ticket) -> Fetch:
         """Start bringing a committed step's results to the host (L6)."""
         return Fetch(self, step)
 
-    def take_result(self, step: Ticket) -> None:
-        """What the host learns when a fetched result is taken (I7, M7); ``Fetch`` calls it once."""
-        result = step.result
-        assert result is not None
+    def take_result(self, step: Ticket, outputs: Mapping[int, Output], step_idx: Mapping[int, int]) -> None:
+        """What the host learns when a fetched result is taken (I7, M7); ``Fetch`` calls it.
+
+        ``outputs`` and ``step_idx`` (generated tokens before the commit) by epoch.
+        """
         field = self.layout.by_key("input_ids_cpu")
         for entry in step.entries:
-            slot = self.slots.by_epoch.get(entry.epoch)
-            if slot is None or step.lengths[entry.slot] == 0:
+            slot, output = self.slots.by_epoch.get(entry.epoch), outputs.get(entry.epoch)
+            if slot is None or output is None:
                 continue
-            s = entry.slot
-            if result.reason[s] != FinishReason.NONE:
+            if not entry.occupant.finished or output.finish_reason != FinishReason.NONE:
+                entry.occupant.output = output
+            if output.finish_reason != FinishReason.NONE:
                 entry.occupant.finished = True
                 self.slots.bound[slot] = 0
-            if field is not None and result.counts[s]:
-                at = entry.occupant.request.num_prompt_tokens + int(result.step_idx[s])
+            if field is not None and output.tokens:
+                at = entry.occupant.request.num_prompt_tokens + step_idx[entry.epoch]
                 host = self.buffers.tensors[field.name]
-                tokens = result.tokens[s : s + 1, : result.counts[s]].astype(host.dtype)
+                tokens = np.array([output.tokens], host.dtype)
                 write_rows(
                     Block(self.layout.index(field.name), np.array([slot]), at, tokens), host, field.slot_axis or 0
                 )
@@ -216,17 +221,19 @@ class SlotBatch:
 
     # -- for the operations of this package
 
-    def snapshot(self, key: str) -> NDArray[Any]:
-        """A host copy of a per-slot number [S], by key."""
-        field = self.layout.by_key(key)
-        assert field is not None
-        return self.host_array(field.name).reshape(-1).copy()
-
-    def to_host(self, value: Any) -> NDArray[Any]:
-        """A step's argument as a host array: an array-like as it is, a device tensor read back."""
+    def argument(self, name: str, value: Any, shape: tuple[int, ...]) -> Any:
+        """A step's argument: a tensor of the backend, or a host array of its own; ``ValueError`` for another shape."""
         if isinstance(value, (np.ndarray, list, tuple)):
-            return np.asarray(value)
-        return self.backend.read(value, "argument", self.stats)
+            array = np.array(value)
+            if array.shape == shape and array.dtype.kind in "iu":
+                return array.astype(np.int64)
+            got, dtype = array.shape, str(array.dtype)
+        else:
+            info = self.backend.inspect(value)
+            got, dtype = info.shape, info.dtype
+            if got == shape and "int" in dtype:
+                return value
+        raise ValueError(f"{name} is {dtype} {list(got)}, allowed: whole numbers of shape {list(shape)}")
 
     def _slot(self, slot: int) -> int:
         if isinstance(slot, bool) or not isinstance(slot, (int, np.integer)) or not 0 <= slot < self.slots.size:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from slotline.core.backend import DONE, Backend, Event
 from slotline.core.errors import LayoutError
 from slotline.core.layout import BufferLayout, numpy_dtype
+from slotline.core.namespace import NUMPY, put
 from slotline.core.packet import Packet
 from slotline.core.standard import target_layout
 from slotline.core.stats import Stats
@@ -29,6 +31,7 @@ class Buffers:
         self._device_fields = {i for i, a in enumerate(self._device) if a is not None}
         self._host_fields = {i for i, a in enumerate(self._host_arrays) if a is not None}
         self._standard = target_layout(layout.config)
+        self._views: dict[str, Callable[[Any, Any], Any] | None] = {}
 
     def _allocate(self, adopted: dict[str, Any]) -> dict[str, Any]:
         layout = self.layout
@@ -75,70 +78,143 @@ class Buffers:
         """Every cell of every field to its fill."""
         fills = {f.name: f.fill for f in self.layout}
 
-        def run(_reads: Any, writes: dict[str, NDArray[Any]]) -> None:
+        def run(_xp: Any, writes: Mapping[str, Any]) -> None:
             for name, array in writes.items():
                 array[...] = fills[name]
 
         self.run_on({name: name for name in fills}, run, operation)
 
-    def run_on(self, names: Mapping[str, str], run: Callable[[Any, Any], None], operation: str) -> None:
-        """Run ``run({}, arrays)`` on the fields ``names`` (argument: field), on the device, the host and mirrors."""
-        layout = self.layout
+    def run_on(
+        self,
+        names: Mapping[str, str],
+        run: Callable[..., None],
+        operation: str,
+        given: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        """Run ``run(namespace, arrays, **given)`` on the fields ``names`` (argument: field): device, host, mirrors."""
+        layout, given, xp = self.layout, given or {}, self.backend.namespace
         device = {k: self.tensors[n] for k, n in names.items() if layout[n].on_device}
-        self.backend.launch(run, {}, device, stats=self.stats)
+        if device:
+            self.backend.launch(
+                lambda reads, writes: run(xp, writes, **reads),
+                self.backend.upload(given, operation, self.stats),
+                device,
+                stats=self.stats,
+            )
         host = {k: self.mirrors.get(n, self.tensors[n]) for k, n in names.items() if layout[n].on_host}
         if host:
-            run({}, host)
+            run(NUMPY, host, **given)
 
     def run_step(
         self,
-        run: Callable[[Any, Any], None],
-        reads: tuple[str, ...],
-        writes: tuple[str, ...],
-        rows: NDArray[np.intp],
+        run: Callable[[Any, Any, Any], None],
         what: str,
-    ) -> None:
-        """Run a step function on the fields with these keys, then bring the twins of ``rows`` up to them (M6)."""
+        *,
+        reads: Iterable[str] = (),
+        writes: Iterable[str] = (),
+        given: Mapping[str, Any] | None = None,
+        held: Mapping[str, Any] | None = None,
+        changed: Mapping[str, Any] | None = None,
+        made: Sequence[tuple[str, tuple[int, ...], str]] = (),
+        live: str | None = None,
+    ) -> dict[str, Any]:
+        """Run ``run(namespace, reads, writes)`` on the fields with these keys, in their standard shapes.
+
+        ``given``: arrays beside them that are read, uploaded if they are on the host; ``held``: tensors that are read;
+        ``changed``: tensors that are changed in place. ``made`` (name, shape, dtype): new
+        tensors, which ``run`` writes whole; they are returned. ``live``: the given array whose row 0 is at least 0 for
+        the slots whose twins are brought up to what was written (M6).
+        """
+        reads, writes = tuple(reads), tuple(writes)
         self.require((*reads, *writes), what)
         twins = {f.key: f.twin_of for f in self.layout if f.twin_of in writes}
-        fields = {key: self.layout.by_key(key) for key in (*reads, *writes, *twins)}
-        tensors = {key: self.tensors[f.name] for key, f in fields.items() if f is not None}
-
-        def shaped(arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-            return {key: self._standard_view(key, array) for key, array in arrays.items()}
+        keys = (*reads, *writes, *twins)
+        views = {key: view for key in keys if (view := self._view_of(key)) is not None}
+        tensors = {key: self.tensors[self._name(key)] for key in keys}
+        hosts = {key: array for key, array in (given or {}).items() if isinstance(array, np.ndarray)}
+        beside = {**(given or {}), **self.backend.upload(hosts, what, self.stats), **(held or {})}
+        new = self.backend.empty(made)
+        xp = self.backend.namespace
 
         def step(device_reads: Any, device_writes: Any) -> None:
-            arrays = shaped(device_writes)
-            run(shaped(device_reads), arrays)
+            def shaped(arrays: Mapping[str, Any]) -> dict[str, Any]:
+                return {key: views[key](xp, a) if key in views else a for key, a in arrays.items()}
+
+            read, written = shaped(device_reads), shaped(device_writes)
+            run(xp, read, written)
             for twin, key in twins.items():
-                assert key is not None
-                arrays[twin][rows] = arrays[key][rows]
+                if live is not None:
+                    put(xp, written[twin], read[live][0] >= 0, written[key])
 
         self.backend.launch(
             step,
-            {key: tensors[key] for key in reads},
-            {key: tensors[key] for key in (*writes, *twins)},
+            {**{key: tensors[key] for key in reads}, **beside},
+            {**{key: tensors[key] for key in (*writes, *twins)}, **(changed or {}), **new},
             stats=self.stats,
+            fills=tuple(new),
         )
+        return new
 
-    def _standard_view(self, key: str, array: NDArray[Any]) -> NDArray[Any]:
-        """A view of a buffer with the slots first and the standard shape, whatever ``replace`` made of it (F3)."""
+    def _name(self, key: str) -> str:
         field = self.layout.by_key(key)
         assert field is not None
-        rows = np.moveaxis(array, field.slot_axis or 0, 0)
+        return field.name
+
+    def _view_of(self, key: str) -> Callable[[Any, Any], Any] | None:
+        """How a buffer is seen with the slots first and the standard shape, whatever ``replace`` made of it (F3).
+
+        None: as it is. ``LayoutError`` where that needs a copy.
+        """
+        if key not in self._views:
+            self._views[key] = self._make_view(key)
+        return self._views[key]
+
+    def _make_view(self, key: str) -> Callable[[Any, Any], Any] | None:
+        field = self.layout.by_key(key)
+        assert field is not None
+        axis, shape = field.slot_axis or 0, self.layout.shape(field.name)
         plain = self._standard.by_key(field.twin_of or key)
-        if plain is None or rows.shape == self._standard.shape(plain.name):
-            return rows
-        shape = self._standard.shape(plain.name)
-        if rows.size != int(np.prod(shape)):  # a row of one axis that got longer
-            return rows.reshape(len(rows), -1)[:, : shape[1]] if rows.ndim > 2 else rows[:, : shape[1]]
-        view = rows.reshape(shape)
-        if not np.may_share_memory(view, array):
-            raise LayoutError(f"field {field.name!r}: shape {array.shape} cannot be seen as {shape} without a copy")
-        return view
+        rows = (shape[axis], *shape[:axis], *shape[axis + 1 :])
+        want = rows if plain is None else self._standard.shape(plain.name)
+        if not axis and rows == want:
+            return None
+        if [n for n in rows if n != 1] == [n for n in want if n != 1]:
+            index = _unit_axes(rows, want)
+        elif math.prod(rows) != math.prod(want) and len(rows) >= len(want):  # a row of one axis that got longer
+            index = (slice(None), *(0 for n in rows[1:-1]), slice(0, want[1]))
+        elif math.prod(rows) == math.prod(want) and not axis and self._is_dense(field.name):
+            return lambda xp, array: xp.reshape(array, want)
+        else:
+            raise LayoutError(f"field {field.name!r}: shape {shape} cannot be seen as {want} without a copy")
+        return lambda xp, array: (xp.moveaxis(array, axis, 0) if axis else array)[index]
+
+    def _is_dense(self, name: str) -> bool:
+        info = self.backend.inspect(self.tensors[name])
+        dense = numpy_dtype(info.dtype).itemsize
+        for size, stride in zip(reversed(info.shape), reversed(info.strides), strict=True):
+            if size > 1 and stride != dense:
+                return False
+            dense *= size
+        return True
 
     def require(self, keys: tuple[str, ...], what: str) -> None:
         """``LayoutError`` if the layout lacks a field that a step function works on."""
         missing = [key for key in keys if self.layout.by_key(key) is None]
         if missing:
             raise LayoutError(f"{what} needs the fields {', '.join(missing)}, which this layout lacks")
+
+
+def _unit_axes(rows: tuple[int, ...], want: tuple[int, ...]) -> tuple[Any, ...]:
+    """The index that drops and adds axes of length 1, so that a buffer of shape ``rows`` is seen as ``want``."""
+    index: list[Any] = []
+    left = list(want)
+    for size in rows:
+        while left and left[0] == 1 and size != 1:
+            index.append(None)
+            left.pop(0)
+        if left and left[0] == size:
+            index.append(slice(None))
+            left.pop(0)
+        else:  # an axis of length 1 that the standard shape has not
+            index.append(0)
+    return (*index, *(None for _ in left))

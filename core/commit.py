@@ -7,27 +7,21 @@ map from the rows that hold the step's epochs now to the rows that they were whe
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from slotline.core.stop import FinishReason, scan
+from slotline.core import result
+from slotline.core.namespace import Array, put, wide
+from slotline.core.scan import LIMITS, StopScan, history_tail, scan
+from slotline.core.stop import FinishReason
+from slotline.core.ticket import LAST, PLACE, SOURCE, TAKEN, Ticket
 
 if TYPE_CHECKING:
     from slotline.core.batch import SlotBatch
-    from slotline.core.ticket import Ticket
+    from slotline.core.config import BatchConfig
 
-Arrays = Mapping[str, NDArray[Any]]
-
-READS = (
-    "prompt_lens",
-    "stop_seqs",
-    "stop_seqs_len",
-    "ignore_eos",
-    "min_dec_len",
-    "max_dec_len",
-)  # fmt: skip
+READS = ("prompt_lens", *LIMITS)
 WRITES = (
     "token_ids_all",
     "step_idx",
@@ -47,167 +41,159 @@ WRITES = (
 """The keys that a commit works on; a layout without one of them cannot be committed by slotline."""
 
 
-class Committed(NamedTuple):
-    """What a commit leaves for ``fetch``; all by slot at prepare time, nothing later changes it (L6)."""
-
-    tokens: NDArray[Any]
-    """[S, K + 1]; of stale rows as accepted, uncut."""
-    counts: NDArray[Any]
-    """[S]"""
-    reason: NDArray[Any]
-    """[S]; 0 for stale rows."""
-    match: NDArray[Any]
-    """[S, 2]"""
-    step_idx: NDArray[Any]
-    """[S], before the commit."""
-    goes_on: NDArray[np.bool_]
-    """[S]; the row decodes on."""
-    stale: NDArray[np.bool_]
-    """[S]; the row's epoch had ended."""
-    drafts: NDArray[Any]
-    """[S, K], -1 = none; drafts of rows that a handover ended."""
-
-
 def commit_step(batch: SlotBatch, step: Ticket, accept_tokens: Any, accept_num: Any) -> None:
     """Write a step's accepted tokens into the rows that hold its epochs now (L4).
 
-    - ``accept_tokens``: token ids [S, K + 1] and ``accept_num``: int32 [S], both by slot when the step was prepared;
-      the count includes the bonus token. A prefill's last chunk accepts 1, a decode row 1 to its length; anything
-      else is the caller's error and undefined. Rows outside the step, and chunks that are not last, are ignored.
+    - ``accept_tokens``: token ids [S, K + 1] and ``accept_num``: [S], whole numbers, both by slot when the step was
+      prepared; the count includes the bonus token. A prefill's last chunk accepts 1, a decode row 1 to its length;
+      anything else is the caller's error and undefined. Rows outside the step, and chunks that are not last, are
+      ignored. Tensors of the backend, or host arrays (lists too), which are uploaded.
 
-    Both are read before the call returns. Rows whose epoch has ended are applied to nothing and counted
-    (``stats["stale_results"]``). Raises ``TaskError`` if the step was committed or discarded, ``ValueError`` for
-    arrays of another shape.
+    Runs where the buffers are and reads nothing back; host arrays are read before the call returns, tensors at this
+    point of the stream. Rows whose epoch has ended are applied to nothing and counted (``stats["stale_results"]``).
+    Raises ``TaskError`` if the step was committed or discarded, ``ValueError`` for arrays of another shape or dtype.
     """
     step.require("open", "commit_step", batch)
     config = batch.config
-    tokens = _block("accept_tokens", batch, accept_tokens, (config.max_num_seqs, config.num_drafts + 1))
-    count = _block("accept_num", batch, accept_num, (config.max_num_seqs,)).astype(np.int32)
-    source, now = step.sources(), step.current()
-    stale = np.zeros(config.max_num_seqs, bool)
-    stale[[e.slot for e in step.entries if e.epoch not in now]] = True
-    yields = np.zeros(config.max_num_seqs, bool)
-    yields[[e.slot for e in step.entries if e.last]] = True
-    result = _empty_result(tokens, count, stale & yields & (step.lengths > 0), stale)
+    places = step.places()
+    tokens = batch.argument("accept_tokens", accept_tokens, (config.max_num_seqs, config.num_drafts + 1))
+    count = batch.argument("accept_num", accept_num, (config.max_num_seqs,))
+    moved = bool((places[SOURCE] != np.where(places[SOURCE] >= 0, np.arange(config.max_num_seqs), -1)).any())
+    stale = frozenset(e.epoch for e in step.entries if places[PLACE, e.slot] < 0)
 
-    def run(reads: Arrays, writes: Arrays) -> None:
-        commit_rows(reads, writes, result, tokens, count, source, config.eos_token_ids, config.spec_method != "none",
-                    config.role == "prefill")  # fmt: skip
+    def run(xp: Any, reads: Any, writes: Any) -> None:
+        commit_rows(xp, reads, writes, config, moved or bool(stale))
 
-    batch.buffers.run_step(run, READS, WRITES, np.flatnonzero(source >= 0), "commit_step")
-    step.result = result
-    step.state = "committed"
-    if stale.any():
-        batch.stats.add("stale_results", "commit", int(stale.sum()))
+    out = batch.buffers.run_step(
+        run,
+        "commit_step",
+        reads=READS,
+        writes=WRITES,
+        given={"tokens": tokens, "count": count, "places": places},
+        held={"lengths": step.lengths},
+        made=[("result", result.shape(config.max_num_seqs, config.num_drafts), "int64")],
+        live="places",
+    )
+    step.result = out["result"]
+    step.stale, step.state = stale, "committed"
+    if stale:
+        batch.stats.add("stale_results", "commit", len(stale))
     _tell_host(batch, step)
 
 
-def _block(name: str, batch: SlotBatch, value: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    array = batch.to_host(value)
-    if array.shape != shape or array.dtype.kind not in "iu":
-        raise ValueError(f"{name} is {array.dtype} {array.shape}, allowed: whole numbers of shape {shape}")
-    return array.copy()
-
-
-def _empty_result(
-    tokens: NDArray[Any], count: NDArray[Any], told: NDArray[np.bool_], stale: NDArray[np.bool_]
-) -> Committed:
-    """A result in which only the stale rows that accepted something (``told``) are filled."""
-    size, width = tokens.shape
-    return Committed(
-        tokens=np.where(told[:, None], tokens, -1),
-        counts=np.where(told, np.clip(count, 0, width), 0).astype(np.int32),
-        reason=np.zeros(size, np.int32),
-        match=np.full((size, 2), -1, np.int32),
-        step_idx=np.zeros(size, np.int32),
-        goes_on=np.zeros(size, bool),
-        stale=stale,
-        drafts=np.full((size, width - 1), -1, np.int64),
-    )
-
-
-def commit_rows(
-    reads: Arrays,
-    writes: Arrays,
-    result: Committed,
-    tokens: NDArray[Any],
-    count: NDArray[Any],
-    source: NDArray[np.intp],
-    eos_token_ids: tuple[int, ...],
-    speculative: bool,
-    hands_over: bool,
-) -> None:
-    """The table of L4 on arrays of all slots. ``source`` [S]: for each slot the row of ``tokens``, -1: not in it."""
-    w = writes
-    slots = np.arange(len(source))
-    live = source >= 0
-    at = np.where(live, source, 0)
-    length = np.where(live, w["seq_lens_this_time"], 0)
-    step_idx, prompt = w["step_idx"].copy(), reads["prompt_lens"]
-    accepted = tokens[at].astype(w["token_ids_all"].dtype)  # [S, K + 1]
+def commit_rows(xp: Any, reads: Mapping[str, Array], w: Mapping[str, Array], config: BatchConfig, moved: bool) -> None:
+    """The table of L4 on arrays of all slots. ``moved``: a row lies elsewhere than at prepare time, or is gone."""
+    places = reads["places"]
+    live = places[SOURCE] >= 0
+    tokens, count = wide(xp, reads["tokens"]), wide(xp, reads["count"])
+    at = xp.clip(places[SOURCE], 0, None)
+    accepted = xp.take(tokens, at, axis=0) if moved else tokens  # [S, K + 1]
     width = accepted.shape[1]
+    column = xp.arange(width, dtype=xp.int64)
+    zero = xp.zeros_like(count)
+
+    length = xp.where(live, wide(xp, w["seq_lens_this_time"]), 0)
+    step_idx, start = wide(xp, w["step_idx"]) + 0, wide(xp, w["seq_lens_decoder"]) + 0  # as they were
+    history = wide(xp, reads["prompt_lens"]) + step_idx
     in_step = length > 0
-    last = in_step & (w["seq_lens_decoder"] + length >= prompt + step_idx)
-    prefilled = w["seq_lens_encoder"] > 0
-    given = np.where(last, np.clip(count[at], 0, width), 0)
-    before = reads["stop_seqs"].shape[2] - 1
-    history = prompt + step_idx
-    longest = w["token_ids_all"].shape[1]
-    behind = np.clip(history[:, None] - before + np.arange(before), 0, longest - 1)
-    found = scan(
-        accepted,
-        given,
-        step_idx,
-        np.take_along_axis(w["token_ids_all"], behind, axis=1),
-        min_dec_len=reads["min_dec_len"],
-        max_dec_len=reads["max_dec_len"],
-        ignore_eos=reads["ignore_eos"],
-        stop_seqs=reads["stop_seqs"],
-        stop_seqs_len=reads["stop_seqs_len"],
-        eos_token_ids=eos_token_ids,
-    )
-    kept = np.where(last, found.kept, 0).astype(np.int32)
-    reason = np.where(last, found.reason, 0).astype(np.int32)
-    if hands_over:
-        reason = np.where(last & (reason == 0), int(FinishReason.HANDOVER), reason).astype(np.int32)
+    prefills = in_step & (w["seq_lens_encoder"] > 0)
+    last = in_step & (start + length >= history)
+    given = xp.where(last, xp.clip(xp.take(count, at, axis=0) if moved else count, 0, width), 0)
+    tail = history_tail(xp, w["token_ids_all"], history, max(reads["stop_seqs"].shape[2] - 1, 0))
+    found = scan(xp, accepted, given, step_idx, tail, reads, config.eos_token_ids)
+    kept, reason = found.kept, found.reason
+    if config.role == "prefill":
+        reason = xp.where(last & (reason == 0), int(FinishReason.HANDOVER), reason)
     ended = reason > 0
     on = last & ~ended
-    final = accepted[slots, np.maximum(kept - 1, 0)]
-    columns = np.arange(width)
-    cut = np.where(columns < kept[:, None], accepted, -1)  # [S, K + 1]
+    final = xp.take_along(accepted, xp.clip(kept - 1, 0, None)[:, None], 1)[:, 0]
+    cut = xp.where(column < kept[:, None], accepted, -1)
 
-    target = history[:, None] + columns
-    write = (columns < kept[:, None]) & (target < longest)
-    rows, cols = np.nonzero(write)
-    w["token_ids_all"][rows, target[rows, cols]] = accepted[rows, cols]
-    _put(w["step_idx"], last, step_idx + kept)
-    moved = np.where(~last | prefilled, length, kept)
-    _put(w["seq_lens_decoder"], in_step, np.where(ended, 0, w["seq_lens_decoder"] + moved))
-    _put(w["seq_lens_encoder"], in_step, 0)
-    _put(w["seq_lens_this_time"], in_step, np.where(on, 1, 0))
-    _put(w["input_ids"][:, 0], on, final)
-    _put(w["next_tokens"], last, final)
-    drafts = np.full_like(cut, -1)
-    if speculative:
-        drafts[:, 0] = np.where(on, final, -1)
-    _put(w["draft_tokens"][:, :width], in_step, drafts)
-    _put(w["actual_draft_token_num"], in_step, 0)
-    _put(w["accept_tokens"][:, :width], in_step, cut)
-    _put(w["accept_num"], in_step, kept)
-    _put(w["stop_flags"], ended, True)
-    _put(w["finish_reason"], ended, reason)
-    _put(w["stop_match"], ended, found.match)
+    _append(xp, w["token_ids_all"], history, accepted, kept)
+    put(xp, w["step_idx"], last, step_idx + kept)
+    after = xp.where(ended, 0, start + xp.where(last & ~prefills, kept, length))
+    put(xp, w["seq_lens_decoder"], in_step, after)
+    put(xp, w["seq_lens_encoder"], in_step, 0)
+    put(xp, w["seq_lens_this_time"], in_step, xp.astype(on, xp.int64))
+    put(xp, w["input_ids"][:, 0], on, final)
+    put(xp, w["next_tokens"], last, final)
+    drafts = xp.full(cut.shape, -1, dtype=xp.int64)
+    if config.spec_method != "none":
+        drafts = xp.where(on[:, None] & (column == 0), final[:, None], drafts)
+    put(xp, w["draft_tokens"][:, :width], in_step, drafts)
+    put(xp, w["actual_draft_token_num"], in_step, 0)
+    put(xp, w["accept_tokens"][:, :width], in_step, cut)
+    put(xp, w["accept_num"], in_step, kept)
+    put(xp, w["stop_flags"], ended, True)
+    put(xp, w["finish_reason"], ended, reason)
+    put(xp, w["stop_match"], ended, found.match)
 
-    here = np.flatnonzero(live)
-    there = source[here]
-    result.tokens[there], result.counts[there] = cut[here], kept[here]
-    result.reason[there], result.match[there] = reason[here], found.match[here]
-    result.step_idx[there], result.goes_on[there] = step_idx[here], on[here]
+    room = xp.clip(wide(xp, reads["max_dec_len"]) - step_idx - kept - 1, 0, None)
+    decided = StopScan(kept, reason, found.match)
+    rows = result.gathered(xp, _columns(xp, decided, length, step_idx, start, prefills, on, room), cut)
+    if moved:
+        rows = _as_prepared(xp, rows, tokens, count, places, wide(xp, reads["lengths"]), zero)
+    w["result"][...] = rows
 
 
-def _put(array: NDArray[Any], mask: NDArray[np.bool_], value: Any) -> None:
-    """``array[mask] = value[mask]`` without a shape that depends on the mask."""
-    array[...] = np.where(mask if array.ndim == 1 else mask[:, None], value, array)
+def _columns(
+    xp: Any, decided: StopScan, length: Array, step_idx: Array, start: Array, prefills: Array, on: Array, room: Array
+) -> list[Array]:
+    """In the order of ``result.COLUMNS``."""
+    named = {
+        "length": length,
+        "count": decided.kept,
+        "reason": decided.reason,
+        "match": decided.match[:, 0],
+        "match_start": decided.match[:, 1],
+        "step_idx": step_idx,
+        "start": start,
+        "prefill": xp.astype(prefills, xp.int64),
+        "on": xp.astype(on, xp.int64),
+        "room": room,
+    }
+    return [named[name] for name in result.COLUMNS]
+
+
+def _append(xp: Any, token_ids_all: Array, history: Array, accepted: Array, kept: Array) -> None:
+    """``accepted[:kept]`` behind each row's history; what would lie behind the row's end is dropped.
+
+    The cells of a row are a window that never passes its end, so they are distinct and in range.
+    """
+    width, longest = accepted.shape[1], token_ids_all.shape[1]
+    if width > longest:
+        accepted, width = accepted[:, :longest], longest
+    window = xp.clip(history, 0, longest - width)[:, None] + xp.arange(width, dtype=xp.int64)
+    j = window - history[:, None]  # which accepted token belongs into the cell
+    mask = (j >= 0) & (j < kept[:, None])
+    values = xp.take_along(accepted, xp.clip(j, 0, width - 1), 1)
+    xp.scatter_rows(token_ids_all, window, xp.astype(values, token_ids_all.dtype), mask)
+
+
+def _as_prepared(
+    xp: Any, rows: Array, tokens: Array, count: Array, places: Array, lengths: Array, zero: Array
+) -> Array:
+    """Rows of slots now as rows of slots then; those whose epoch has ended say what was accepted, uncut."""
+    lives = places[PLACE] >= 0
+    width = tokens.shape[1]
+    told = ~lives & (places[TAKEN] > 0) & (places[LAST] > 0) & (lengths > 0)
+    number = xp.where(told, xp.clip(count, 0, width), 0)
+    column = xp.arange(width, dtype=xp.int64)
+    stale = result.gathered(
+        xp,
+        _columns(
+            xp,
+            StopScan(number, zero, xp.full((rows.shape[0], 2), -1, dtype=xp.int64)),
+            xp.where(places[TAKEN] > 0, lengths, 0),
+            zero,
+            zero,
+            zero > 0,
+            zero > 0,
+            zero,
+        ),
+        xp.where(column < number[:, None], tokens, -1),
+    )
+    return xp.where(lives[:, None], xp.take(rows, xp.clip(places[PLACE], 0, None), axis=0), stale)
 
 
 def _tell_host(batch: SlotBatch, step: Ticket) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -36,12 +37,12 @@ def permute(batch: SlotBatch, dst: NDArray[np.intp], src: NDArray[np.intp]) -> N
     """Row ``dst[k]`` of everything per slot becomes what row ``src[k]`` was; the two name the same rows."""
     axes = {f.name: f.slot_axis for f in batch.layout if f.slot_axis is not None}
 
-    def run(_reads: Any, writes: dict[str, NDArray[Any]]) -> None:
+    def run(xp: Any, writes: Mapping[str, Any], dst: Any, src: Any) -> None:
         for name, array in writes.items():
-            rows = np.moveaxis(array, axes[name] or 0, 0)
-            rows[dst] = rows[src]
+            axis = axes[name] or 0
+            xp.put_rows(array, dst, xp.take(array, src, axis=axis), axis)
 
-    batch.buffers.run_on({name: name for name in axes}, run, "move")
+    batch.buffers.run_on({name: name for name in axes}, run, "move", {"dst": dst, "src": src})
     batch.slots.permute(dst, src)
     batch.sides.permute(dst.tolist(), src.tolist())
 

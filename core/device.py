@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from numpy.typing import NDArray
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Abilities:
@@ -52,6 +54,22 @@ class Event:
 
     def wait(self, stream: Any = None) -> None:
         """Let ``stream`` wait for the point, without the host."""
+
+
+class Download:
+    """A copy on its way to the host. This one has landed."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array
+
+    @property
+    def is_done(self) -> bool:
+        """The copy has landed; ``array`` will not wait."""
+        return True
+
+    def array(self) -> NDArray[Any]:
+        """What the tensor held when the copy came to it in the stream; waits for that."""
+        return self._array
 
 
 DONE = Event()

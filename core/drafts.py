@@ -2,82 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from slotline.core import result
 from slotline.core.errors import Fault, TaskError
+from slotline.core.namespace import Array, put, wide
 from slotline.core.stop import FinishReason
+from slotline.core.ticket import SOURCE, Ticket
 
 if TYPE_CHECKING:
     from slotline.core.batch import SlotBatch
-    from slotline.core.ticket import Ticket
 
-READS = ("step_idx", "max_dec_len")
 WRITES = ("draft_tokens", "actual_draft_token_num", "seq_lens_this_time")
 
 
 def commit_drafts(batch: SlotBatch, step: Ticket, draft_tokens: Any) -> None:
     """Keep drafts for the next step of the rows that go on (L5).
 
-    ``draft_tokens``: token ids [S, K] by slot when the step was prepared, -1 = none. Of each row the leading run of
-    ids >= 0 is kept, at most min(K, max_dec_len - step_idx - 1) (M9). Drafts of rows that a handover ended go to the
-    fetched result, cut the same way. Read before the call returns.
+    ``draft_tokens``: token ids [S, K] by slot when the step was prepared, -1 = none; a tensor of the backend, or a
+    host array, which is uploaded. Of each row the leading run of ids >= 0 is kept, at most
+    min(K, max_dec_len - step_idx - 1) (M9). Drafts of rows that a handover ended go to results that are fetched from
+    now on, cut the same way. Nothing is read back.
 
     Raises ``TaskError`` if the step is not committed or one of its rows is in a later step already, ``ValueError``
-    for another shape.
+    for another shape or dtype.
     """
     step.require("committed", "commit_drafts", batch)
-    result = step.result
-    assert result is not None
-    config = batch.config
-    shape = (config.max_num_seqs, config.num_drafts)
-    drafts = batch.to_host(draft_tokens).copy()
-    if drafts.shape != shape or drafts.dtype.kind not in "iu":
-        raise ValueError(f"draft_tokens is {drafts.dtype} {drafts.shape}, allowed: whole numbers of shape {shape}")
+    num_drafts = batch.config.num_drafts
+    drafts = batch.argument("draft_tokens", draft_tokens, (batch.config.max_num_seqs, num_drafts))
+    require_newest(step, "commit_drafts")
+    if not num_drafts:
+        return
+
+    def run(xp: Any, reads: Any, writes: Any) -> None:
+        _commit(xp, reads, writes, num_drafts)
+
+    batch.buffers.run_step(
+        run,
+        "commit_drafts",
+        writes=WRITES,
+        given={"drafts": drafts, "places": step.places()},
+        live="places",
+        changed={"result": step.result},
+    )
+
+
+def require_newest(step: Ticket, doing: str, slots: Collection[int] | None = None) -> None:
+    """``TaskError`` if a row of the step that lives is in a later step already; ``slots``: only these, as they were."""
     now = step.current()
-    later = [e.occupant.request_id for e in step.entries if e.epoch in now and e.occupant.ticket is not step]
+    later = sorted(
+        e.occupant.request_id
+        for e in step.entries
+        if e.epoch in now and e.occupant.ticket is not step and (slots is None or e.slot in slots)
+    )
     if later:
-        hint = "commit_drafts comes before the next prepare of its rows"
-        raise TaskError([Fault(r, "step", "in a later step", "committed") for r in sorted(later)], [hint] * len(later))
-    source = step.sources()
-    kept = _leading(drafts)
-
-    def run(reads: Mapping[str, NDArray[Any]], writes: Mapping[str, NDArray[Any]]) -> None:
-        on = (source >= 0) & result.goes_on[np.maximum(source, 0)]
-        at = np.maximum(source, 0)
-        room = reads["max_dec_len"] - reads["step_idx"] - 1
-        number = np.clip(np.minimum(kept[at], room), 0, config.num_drafts).astype(np.int32)
-        columns = np.arange(config.num_drafts)
-        ids = np.where(columns < number[:, None], drafts[at], -1)
-        rows = writes["draft_tokens"][:, 1 : config.num_drafts + 1]
-        rows[...] = np.where(on[:, None], ids, rows)
-        for key, value in (("actual_draft_token_num", number), ("seq_lens_this_time", number + 1)):
-            writes[key][...] = np.where(on, value, writes[key])
-
-    if config.num_drafts:
-        batch.buffers.run_step(run, READS, WRITES, np.flatnonzero(source >= 0), "commit_drafts")
-    _keep_handed_over(batch, step, drafts, kept)
+        hint = f"{doing} comes before the next prepare of its rows"
+        raise TaskError([Fault(r, "step", "in a later step", "committed") for r in later], [hint] * len(later))
 
 
-def _leading(drafts: NDArray[Any]) -> NDArray[Any]:
-    """[S]: how many ids >= 0 each row begins with."""
-    ids: NDArray[Any] = np.cumprod(drafts >= 0, axis=1).sum(axis=1)
-    return ids
-
-
-def _keep_handed_over(batch: SlotBatch, step: Ticket, drafts: NDArray[Any], kept: NDArray[Any]) -> None:
-    """What a prefill side hands over beside the first token."""
-    result = step.result
-    assert result is not None
-    for entry in step.entries:
-        s = entry.slot
-        if result.reason[s] != FinishReason.HANDOVER or result.stale[s]:
-            continue
-        limit = batch.max_dec_len(entry.occupant.request)
-        room = limit - int(result.step_idx[s] + result.counts[s]) - 1
-        number = max(0, min(int(kept[s]), room))
-        result.drafts[s] = -1
-        result.drafts[s, :number] = drafts[s, :number]
+def _commit(xp: Any, reads: Mapping[str, Array], writes: Mapping[str, Array], num_drafts: int) -> None:
+    drafts, decided, source = wide(xp, reads["drafts"]), writes["result"], reads["places"][SOURCE]
+    column = xp.arange(num_drafts, dtype=xp.int64)
+    leading = xp.sum(xp.astype(xp.cumulative_sum(xp.astype(drafts < 0, xp.int64), axis=1) == 0, xp.int64), axis=1)
+    number = xp.minimum(leading, result.column(decided, "room"))
+    ids = xp.where(column < number[:, None], drafts, -1)  # [S, K] by slot when the step was prepared
+    at = xp.clip(source, 0, None)
+    on = (source >= 0) & (xp.take(result.column(decided, "on"), at, axis=0) > 0)
+    kept = xp.take(number, at, axis=0)
+    put(xp, writes["draft_tokens"][:, 1 : num_drafts + 1], on, xp.take(ids, at, axis=0))
+    put(xp, writes["actual_draft_token_num"], on, kept)
+    put(xp, writes["seq_lens_this_time"], on, kept + 1)
+    handed = result.column(decided, "reason") == int(FinishReason.HANDOVER)
+    put(xp, result.drafts(decided, num_drafts), handed, ids)

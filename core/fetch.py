@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+
+from slotline.core import result
 
 if TYPE_CHECKING:
     from slotline.core.batch import SlotBatch
@@ -21,23 +24,24 @@ class Output(NamedTuple):
     stop_match: tuple[int, int] | None
     """(index of the stop sequence, generated token that it starts at)"""
     draft_tokens: list[int]
-    """Drafts of a row that a handover ended."""
+    """Drafts of a row that a handover ended, if they were committed before the fetch."""
     stale: bool
     """The row's epoch had ended at the commit; the tokens were applied to nothing."""
 
 
 class Fetch:
-    """A result on its way. Decided at the commit: nothing later changes it."""
+    """A result on its way: one copy, started when it was asked for. Decided at the commit; nothing later changes it."""
 
     def __init__(self, batch: SlotBatch, step: Ticket) -> None:
         step.require("committed", "fetch", batch)
         self._batch, self._step = batch, step
+        self._download = batch.backend.download(step.result, "fetch", batch.stats)
         self._outputs: list[Output] | None = None
 
     @property
     def is_done(self) -> bool:
         """The copy has landed; ``result()`` will not wait."""
-        return True
+        return self._download.is_done
 
     def result(self) -> list[Output]:
         """One entry for each row of the step, in its order; waits for the copy.
@@ -46,20 +50,25 @@ class Fetch:
         which rows have ended (I7) and fills ``input_ids_cpu`` (M7). Nothing is released.
         """
         if self._outputs is None:
-            self._outputs = [self._output(e) for e in self._step.entries if self._step.lengths[e.slot] > 0]
-            self._batch.take_result(self._step)
+            rows = self._download.array()
+            length, step_idx = result.column(rows, "length"), result.column(rows, "step_idx")
+            entries = [e for e in self._step.entries if length[e.slot] > 0]
+            outputs = {e.epoch: self._output(e, rows) for e in entries}
+            self._batch.take_result(self._step, outputs, {e.epoch: int(step_idx[e.slot]) for e in entries})
+            self._outputs = list(outputs.values())
         return list(self._outputs)
 
-    def _output(self, entry: Entry) -> Output:
-        result, s = self._step.result, entry.slot
-        assert result is not None
-        match = None if result.match[s, 0] < 0 else (int(result.match[s, 0]), int(result.match[s, 1]))
-        drafts = result.drafts[s]
+    def _output(self, entry: Entry, rows: NDArray[Any]) -> Output:
+        row = rows[entry.slot]
+        num_drafts = self._batch.config.num_drafts
+        drafts = result.drafts(row[None], num_drafts)[0]
+        at = result.AT
+        match = (int(row[at["match"]]), int(row[at["match_start"]]))
         return Output(
             entry.occupant.request_id,
-            result.tokens[s, : result.counts[s]].tolist(),
-            int(result.reason[s]),
-            match,
+            result.tokens(row[None], num_drafts)[0, : row[at["count"]]].tolist(),
+            int(row[at["reason"]]),
+            None if match[0] < 0 else match,
             drafts[: int(np.count_nonzero(drafts >= 0))].tolist(),
-            bool(result.stale[s]),
+            entry.epoch in self._step.stale,
         )

@@ -13,13 +13,14 @@ from slotline.core.errors import Fault, TaskError, nearest
 from slotline.core.tasks import Request
 
 if TYPE_CHECKING:
+    from slotline.core.fetch import Output
     from slotline.core.ticket import Ticket
 
 
 class Occupant:
     """What the host knows of one request that owns a slot."""
 
-    __slots__ = ("committed", "end", "epoch", "finished", "last", "request", "request_id", "ticket")
+    __slots__ = ("committed", "end", "epoch", "finished", "last", "output", "request", "request_id", "ticket")
 
     def __init__(self, request: Request, epoch: int, end: int, last: bool, committed: bool) -> None:
         self.request_id = request.request_id
@@ -35,6 +36,8 @@ class Occupant:
         """The host knows that it has ended; a step that was opened before does not raise its launch bound again."""
         self.ticket: Ticket | None = None
         """The newest step that the request's present epoch is in."""
+        self.output: Output | None = None
+        """The newest result of the present epoch that was taken; ``export_handover`` reads it."""
 
     @property
     def in_open_step(self) -> bool:

@@ -5,34 +5,42 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from slotline.core.errors import Fault, TaskError
+from slotline.core.namespace import Array, cumulated, wide
+from slotline.core.packing import spread, wanted_logits, write_all
 from slotline.core.ticket import Ticket, take_rows
 
 if TYPE_CHECKING:
     from slotline.core.batch import SlotBatch
+    from slotline.core.config import BatchConfig
 
-READS = ("input_ids", "draft_tokens", "seq_lens_encoder", "seq_lens_decoder", "prompt_lens", "step_idx")
+READS = (
+    "input_ids",
+    "draft_tokens",
+    "seq_lens_encoder",
+    "seq_lens_decoder",
+    "seq_lens_this_time",
+    "prompt_lens",
+    "step_idx",
+)
 
 
 class Packed(NamedTuple):
-    """A step's arrays; all int32 but the ids. T' is ``num_tokens``, S the slots, K the drafts."""
+    """A step's tensors; all int32 but the ids. T' is ``num_tokens``, S the slots, K the drafts."""
 
-    input_ids: NDArray[Any]
+    input_ids: Any
     """[T'], the pad token behind the last"""
-    positions: NDArray[np.int32]
+    positions: Any
     """[T'], 0 behind the last"""
-    batch_id_per_token: NDArray[np.int32]
+    batch_id_per_token: Any
     """[T'], the token's slot, -1 behind the last"""
-    cu_seqlens_q: NDArray[np.int32]
+    cu_seqlens_q: Any
     """[S + 1], by position"""
-    cu_seqlens_k: NDArray[np.int32]
+    cu_seqlens_k: Any
     """[S + 1], by position: what lies in the KV cache before, and the row's tokens"""
-    logits_rows: NDArray[np.int32]
+    logits_rows: Any
     """[S * (K + 1)], the tokens whose logits are wanted, 0 behind the last"""
-    num_logits: NDArray[np.int32]
+    num_logits: Any
     """[1]"""
 
 
@@ -42,17 +50,16 @@ class Step(Ticket):
     def __init__(
         self, batch: SlotBatch, rows: Iterable[str] | None, skip: Iterable[str], num_tokens: int | None
     ) -> None:
-        batch.buffers.require((*READS, "seq_lens_this_time"), "prepare_step")
+        batch.buffers.require(READS, "prepare_step")
         taken = take_rows(batch, rows, skip)
-        bound = sum(int(batch.slots.bound[e.slot]) for e in taken.entries)
-        if num_tokens is None:
-            num_tokens = 1 << max(0, bound - 1).bit_length()
-        elif num_tokens < bound:
-            hint = f"the rows taken may have {bound} tokens; pass at least that, or fewer rows"
-            raise TaskError([Fault("", "num_tokens", num_tokens, bound)], [hint])
+        if num_tokens is not None and num_tokens < taken.bound:
+            hint = f"the rows taken may have {taken.bound} tokens; pass at least that, or fewer rows"
+            raise TaskError([Fault("", "num_tokens", num_tokens, taken.bound)], [hint])
         super().__init__(batch, taken)
-        self.num_tokens = int(num_tokens)
+        if num_tokens is not None:
+            self.num_tokens = int(num_tokens)
         self.arrays = self._pack()
+        self.open()
 
     def __getattr__(self, name: str) -> Any:
         if name in Packed._fields:
@@ -60,19 +67,17 @@ class Step(Ticket):
         raise AttributeError(name)
 
     def _pack(self) -> Packed:
-        config = self.batch.config
-        slots = np.array(self.slots + [0] * (config.max_num_seqs - len(self.slots)), np.intp)
-        lengths = np.where(np.arange(config.max_num_seqs) < len(self.slots), self.lengths[slots], 0)
-        out: list[Packed] = []
+        config, num_tokens = self.batch.config, self.num_tokens
+        identity = self.slots == list(range(config.max_num_seqs))
 
-        def run(reads: Any, _writes: Any) -> None:
-            out.append(
-                pack(reads, slots, lengths, self.num_tokens, config.num_drafts, config.pad_token_id,
-                     config.spec_method != "none")
-            )  # fmt: skip
+        def run(xp: Any, reads: Any, writes: Any) -> None:
+            pack(xp, reads, writes, reads["rows"], identity, num_tokens, config)
 
-        self.batch.buffers.run_step(run, READS, (), np.empty(0, np.intp), "prepare_step")
-        return out[0]
+        made = [*specs(Packed._fields, config, num_tokens, config.max_num_seqs * (config.num_drafts + 1)), self.record]
+        given = {"rows": self.rows()}
+        out = self.batch.buffers.run_step(run, "prepare_step", reads=READS, given=given, made=made)
+        self.lengths = out.pop("lengths")
+        return Packed(**out)
 
 
 def prepare_step(
@@ -95,49 +100,52 @@ def prepare_step(
     return Step(batch, rows, skip, num_tokens)
 
 
-def pack(
-    reads: dict[str, NDArray[Any]],
-    slots: NDArray[np.intp],
-    lengths: NDArray[Any],
-    num_tokens: int,
-    num_drafts: int,
-    pad_token_id: int,
-    speculative: bool,
-) -> Packed:
-    """The packed arrays of rows ``slots`` [S] with ``lengths`` [S], both by position. No shape depends on data."""
-    size = len(slots)
-    decoder, encoder = reads["seq_lens_decoder"][slots], reads["seq_lens_encoder"][slots]
-    cu_q = _cumulated(lengths)
-    cu_k = _cumulated(np.where(lengths > 0, decoder + lengths, 0))
+def specs(
+    names: Iterable[str], config: BatchConfig, num_tokens: int, num_logits: int
+) -> list[tuple[str, tuple[int, ...], str]]:
+    """Name, shape and dtype of packed arrays."""
+    shapes = {"cu_seqlens_q": config.max_num_seqs + 1, "cu_seqlens_k": config.max_num_seqs + 1, "num_logits": 1,
+              "logits_rows": num_logits, "logits_slots": num_logits}  # fmt: skip
+    return [
+        (name, (shapes.get(name, num_tokens),), config.token_dtype if name == "input_ids" else "int32")
+        for name in names
+    ]
 
-    token = np.arange(num_tokens)
-    inside = token < cu_q[-1]
-    at = np.minimum(np.searchsorted(cu_q[1:], token, side="right"), size - 1)  # the token's position in the step
-    row = slots[at]
-    j = np.where(inside, token - cu_q[at], 0)
-    ids = reads["input_ids"][row, np.minimum(j, reads["input_ids"].shape[1] - 1)]
-    if speculative:
-        drafted = reads["draft_tokens"][row, np.minimum(j, num_drafts)]
-        ids = np.where(encoder[at] > 0, ids, drafted)
-    pad = ids.dtype.type(pad_token_id)
 
-    last = decoder + lengths >= reads["prompt_lens"][slots] + reads["step_idx"][slots]
-    wanted = np.where(lengths > 0, np.where(encoder > 0, last.astype(np.int64), lengths), 0)
-    cu_l = _cumulated(wanted)
-    logit = np.arange(size * (num_drafts + 1))
-    of = np.minimum(np.searchsorted(cu_l[1:], logit, side="right"), size - 1)
-    # The last `wanted` tokens of the row: all of a decode row, the last of a prefill.
-    where = cu_q[of + 1] - wanted[of] + (logit - cu_l[of])
-    return Packed(
-        input_ids=np.where(inside, ids, pad),
-        positions=np.where(inside, decoder[at] + j, 0).astype(np.int32),
-        batch_id_per_token=np.where(inside, row, -1).astype(np.int32),
-        cu_seqlens_q=cu_q.astype(np.int32),
-        cu_seqlens_k=cu_k.astype(np.int32),
-        logits_rows=np.where(logit < cu_l[-1], where, 0).astype(np.int32),
-        num_logits=cu_l[-1:].astype(np.int32),
+def pack(xp: Any, reads: Any, writes: Any, rows: Array, identity: bool, num_tokens: int, config: BatchConfig) -> None:
+    """Fill the arrays of ``Packed``, and ``lengths`` [S] by slot. ``identity``: position and slot are the same."""
+    slots = rows[0]
+
+    def by_position(array: Array) -> Array:
+        return array if identity else xp.take(array, slots, axis=0)
+
+    row_lengths = xp.where(rows[1] > 0, wide(xp, reads["seq_lens_this_time"]), 0)
+    lengths = xp.where(rows[2] > 0, by_position(row_lengths), 0)
+    decoder = by_position(wide(xp, reads["seq_lens_decoder"]))
+    prefills = by_position(reads["seq_lens_encoder"]) > 0
+    history = by_position(wide(xp, reads["prompt_lens"]) + wide(xp, reads["step_idx"]))
+    grid = spread(xp, lengths, num_tokens)
+    row = grid.at if identity else xp.take(slots, grid.at, axis=0)
+    width = reads["input_ids"].shape[1]
+    ids = wide(xp, reads["input_ids"][row, xp.clip(grid.j, 0, width - 1)])
+    if config.spec_method != "none":
+        drafted = wide(xp, reads["draft_tokens"][row, xp.clip(grid.j, 0, config.num_drafts)])
+        ids = xp.where(xp.take(prefills, grid.at, axis=0), ids, drafted)
+    # All tokens of a decode row, the last of a prefill, none of a chunk that is not last.
+    of_prefill = xp.astype((decoder + lengths >= history) & (lengths > 0), xp.int64)
+    wanted = xp.where(prefills, of_prefill, lengths)
+    logits = wanted_logits(xp, grid.cu_seqlens, wanted, writes["logits_rows"].shape[0])
+    write_all(
+        xp,
+        writes,
+        {
+            "lengths": row_lengths,
+            "input_ids": xp.where(grid.inside, ids, config.pad_token_id),
+            "positions": xp.where(grid.inside, xp.take(decoder, grid.at, axis=0) + grid.j, 0),
+            "batch_id_per_token": xp.where(grid.inside, row, -1),
+            "cu_seqlens_q": grid.cu_seqlens,
+            "cu_seqlens_k": cumulated(xp, xp.where(lengths > 0, decoder + lengths, 0)),
+            "logits_rows": logits.rows,
+            "num_logits": logits.number,
+        },
     )
-
-
-def _cumulated(lengths: NDArray[Any]) -> NDArray[np.int64]:
-    return np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)))

@@ -13,6 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from slotline.core.alone import Argument, run_alone
+from slotline.core.namespace import wide
+from slotline.core.scan import LIMITS, history_tail, scan
+
 
 class FinishReason(enum.IntEnum):
     """Why a row ended; the values of the field ``finish_reason``."""
@@ -24,83 +28,73 @@ class FinishReason(enum.IntEnum):
     HANDOVER = 4
 
 
-class StopScan(NamedTuple):
-    """What the rule says of each row: tokens kept [S], reason [S], and the match (sequence, start) [S, 2]."""
+class StopMatch(NamedTuple):
+    """What the rule says of each row."""
 
-    kept: NDArray[Any]
-    reason: NDArray[Any]
-    match: NDArray[Any]
+    accept_num: Any
+    """int32 [R], tokens that stay; the one that ends the row is kept"""
+    finish_reason: Any
+    """int32 [R], a ``FinishReason``; 0: it goes on"""
+    stop_match: Any
+    """int32 [R, 2], stop sequence and the generated token that it starts at; -1 without a match"""
 
 
-def scan(
-    accepted: NDArray[Any],
-    count: NDArray[Any],
-    generated: NDArray[Any],
-    tail: NDArray[Any],
+def match_stop(
+    accept_tokens: Any,
+    accept_num: Any,
     *,
-    min_dec_len: NDArray[Any],
-    max_dec_len: NDArray[Any],
-    ignore_eos: NDArray[Any],
-    stop_seqs: NDArray[Any],
-    stop_seqs_len: NDArray[Any],
+    token_ids_all: Any,
+    prompt_lens: Any,
+    step_idx: Any,
+    stop_seqs: Any,
+    stop_seqs_len: Any,
+    min_dec_len: Any,
+    max_dec_len: Any,
+    ignore_eos: Any,
     eos_token_ids: Sequence[int],
-) -> StopScan:
-    """Look at each row's ``accepted[:count]`` [S, T] in order.
+) -> StopMatch:
+    """The stop rule alone, for engines that keep their own loop: what ends each of R rows, and where it is cut.
 
-    ``generated`` [S]: tokens generated before. ``tail`` [S, W - 1]: the last of them, right-aligned; cells before the
-    first generated token may hold anything. Shapes do not depend on data (L2).
+    - ``accept_tokens`` [R, T], ``accept_num`` [R]: what a step accepted, counted from the left (0: nothing).
+    - ``token_ids_all`` [R, L]: prompt and generated tokens before; ``prompt_lens`` [R], ``step_idx`` [R]: how many of
+      each. Only generated tokens are ever matched.
+    - ``stop_seqs`` [R, N, W], ``stop_seqs_len`` [R, N] (0 = unused), see ``pad_stop_sequences``; ``min_dec_len``,
+      ``max_dec_len`` [R]; ``ignore_eos`` bool [R]. All others are whole numbers of any dtype.
+
+    Takes NumPy arrays, or tensors of one loaded backend (NumPy arrays among them are uploaded). Nothing is changed or
+    kept. The result is new arrays of the same kind. Raises ``ValueError`` for a shape or dtype that does not fit,
+    ``TypeError`` for anything but arrays. Source: rule T.
     """
-    rows, width = accepted.shape
-    context = np.concatenate((tail, accepted), axis=1)  # [S, W - 1 + T]
-    kept, reason = count.astype(np.int32), np.zeros(rows, np.int32)
-    match = np.full((rows, 2), -1, np.int32)
-    running = np.ones(rows, bool)
-    is_eos = np.isin(accepted, eos_token_ids) & ~ignore_eos[:, None]  # [S, T]
-    found = _matches(context, tail.shape[1], width, generated, stop_seqs, stop_seqs_len)  # [S, T], lowest or N
-    num_seqs = stop_seqs.shape[1]
-    for i in range(width):
-        t = generated + (i + 1)
-        here = running & (i < count)
-        may_stop = here & (t >= min_dec_len)
-        eos = may_stop & is_eos[:, i]
-        stop = may_stop & ~eos & (found[:, i] < num_seqs)
-        length = here & ~eos & ~stop & (t >= max_dec_len)
-        # A token below min_dec_len goes on, whatever it is; min_dec_len never exceeds max_dec_len.
-        length &= t >= min_dec_len
-        ended = eos | stop | length
-        reason = np.where(eos, 1, np.where(stop, 2, np.where(length, 3, reason))).astype(np.int32)
-        kept = np.where(ended, i + 1, kept).astype(np.int32)
-        if num_seqs:
-            which = np.where(stop, found[:, i], 0)
-            size = np.take_along_axis(stop_seqs_len, which[:, None], axis=1)[:, 0]
-            match = np.where(stop[:, None], np.stack((which, t - size), axis=1), match).astype(np.int32)
-        running &= ~ended
-    return StopScan(kept, reason, match)
+    given = {
+        "accept_tokens": accept_tokens, "accept_num": accept_num, "token_ids_all": token_ids_all,
+        "prompt_lens": prompt_lens, "step_idx": step_idx, "stop_seqs": stop_seqs, "stop_seqs_len": stop_seqs_len,
+        "min_dec_len": min_dec_len, "max_dec_len": max_dec_len, "ignore_eos": ignore_eos,
+    }  # fmt: skip
+    dims = {
+        "accept_tokens": ("R", "T"), "token_ids_all": ("R", "L"), "stop_seqs": ("R", "N", "W"),
+        "stop_seqs_len": ("R", "N"),
+    }  # fmt: skip
+    eos = tuple(int(token) for token in eos_token_ids)
 
+    def run(xp: Any, reads: Any, writes: Any) -> None:
+        limits = {key: reads[key] for key in LIMITS}
+        generated = wide(xp, reads["step_idx"])
+        history = wide(xp, reads["prompt_lens"]) + generated
+        tail = history_tail(xp, reads["token_ids_all"], history, max(reads["stop_seqs"].shape[2] - 1, 0))
+        tokens = wide(xp, reads["accept_tokens"])
+        count = xp.clip(wide(xp, reads["accept_num"]), 0, tokens.shape[1])
+        found = scan(xp, tokens, count, generated, tail, limits, eos)
+        for key, value in zip(StopMatch._fields, found, strict=True):
+            writes[key][...] = xp.astype(value, xp.int32)
 
-def _matches(
-    context: NDArray[Any],
-    before: int,
-    width: int,
-    generated: NDArray[Any],
-    stop_seqs: NDArray[Any],
-    stop_seqs_len: NDArray[Any],
-) -> NDArray[Any]:
-    """[S, T]: the lowest stop sequence that ends at each accepted token, or N."""
-    rows, num_seqs, max_len = stop_seqs.shape
-    ends = before + np.arange(width)  # [T]
-    lens = stop_seqs_len[:, None, :, None]  # [S, 1, N, 1]
-    j = np.arange(max_len)  # [W]
-    at = ends[None, :, None, None] - lens + 1 + j  # [S, T, N, W]
-    inside = j < lens  # [S, 1, N, W]
-    at = np.where(inside, at, 0)
-    tokens = np.take_along_axis(context, at.reshape(rows, -1), axis=1).reshape(at.shape)
-    equal = ((tokens == stop_seqs[:, None]) | ~inside).all(axis=3)  # [S, T, N]
-    t = generated[:, None] + np.arange(1, width + 1)  # [S, T]
-    equal &= (stop_seqs_len[:, None] > 0) & (stop_seqs_len[:, None] <= t[:, :, None])
-    index = np.where(equal, np.arange(num_seqs), num_seqs)
-    lowest: NDArray[Any] = index.min(axis=2, initial=num_seqs)
-    return lowest
+    return StopMatch(
+        **run_alone(
+            "match_stop",
+            run,
+            {key: Argument(array, dims.get(key, ("R",)), bool_=key == "ignore_eos") for key, array in given.items()},
+            {"accept_num": (("R",), "int32"), "finish_reason": (("R",), "int32"), "stop_match": (("R", 2), "int32")},
+        )
+    )
 
 
 def match_token(

@@ -9,11 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotline.core.errors import Fault, TaskError
+from slotline.core.namespace import put
 from slotline.core.slots import Occupant
 
 if TYPE_CHECKING:
     from slotline.core.batch import SlotBatch
-    from slotline.core.commit import Committed
+
+SOURCE, PLACE, TAKEN, LAST = range(4)
+"""Rows of ``Ticket.places``. For each slot now: the slot that its row had when the step was prepared, -1 if it is not
+in the step. For each slot then: where its row is now, -1 if its epoch has ended; whether it is in the step; whether it
+yields tokens."""
 
 
 class Entry(NamedTuple):
@@ -24,6 +29,8 @@ class Entry(NamedTuple):
     occupant: Occupant
     last: bool
     """It yields tokens: a decode row, or the last chunk of a prefill."""
+    end: int
+    """Where its chunk ends in the history."""
 
 
 class Taken(NamedTuple):
@@ -31,6 +38,8 @@ class Taken(NamedTuple):
 
     slots: list[int]
     entries: list[Entry]
+    bound: int
+    """Tokens at most."""
 
 
 def take_rows(batch: SlotBatch, rows: Iterable[str] | None = None, skip: Iterable[str] = ()) -> Taken:
@@ -46,8 +55,8 @@ def take_rows(batch: SlotBatch, rows: Iterable[str] | None = None, skip: Iterabl
         occupant = table.occupants[slot]
         if occupant is None or occupant.in_open_step or table.bound[slot] <= 0 or slot in left_out:
             continue
-        entries.append(Entry(slot, occupant.epoch, occupant, occupant.last))
-    return Taken(slots, entries)
+        entries.append(Entry(slot, occupant.epoch, occupant, occupant.last, occupant.end))
+    return Taken(slots, entries, sum(int(table.bound[e.slot]) for e in entries))
 
 
 class Ticket:
@@ -59,15 +68,46 @@ class Ticket:
     def __init__(self, batch: SlotBatch, taken: Taken) -> None:
         self.batch = batch
         self.state = "open"
-        self.result: Committed | None = None
-        self.slots, self.entries = taken
+        self.result: Any = None
+        """int64 [S, n], a tensor: what the commit decided of each row, see ``core.result``."""
+        self.stale: frozenset[int] = frozenset()
+        """Epochs that had ended at the commit."""
+        self.slots, self.entries, bound = taken
+        self.num_tokens = 1 << max(0, bound - 1).bit_length()
+        """T': the launch bound of its rows, rounded up to a power of two."""
+        self.lengths: Any = None
+        """int32 [S], a tensor: row lengths by slot when the step was prepared (rows outside the step: 0)."""
+
+    def open(self) -> None:
+        """From now on its rows are in an open step; last, so that a device that fails leaves nothing open."""
         for entry in self.entries:
             entry.occupant.ticket = self
-        self.lengths: NDArray[Any] = batch.snapshot("seq_lens_this_time")
-        """Row lengths [S] by slot, as they were when the step was prepared (rows outside the step: 0)."""
-        inside = np.zeros(batch.slots.size, bool)
-        inside[[e.slot for e in self.entries]] = True
-        self.lengths[~inside] = 0
+
+    def record_lengths(self) -> None:
+        """Note on the device which rows have tokens."""
+
+        def run(xp: Any, reads: Any, writes: Any) -> None:
+            put(xp, writes["lengths"], reads["rows"][1] >= 0, 0)
+            put(xp, writes["lengths"], reads["rows"][1] > 0, reads["seq_lens_this_time"])
+
+        out = self.batch.buffers.run_step(
+            run, "ticket", reads=("seq_lens_this_time",), given={"rows": self.rows()}, made=[self.record]
+        )
+        self.lengths = out["lengths"]
+
+    @property
+    def record(self) -> tuple[str, tuple[int, ...], str]:
+        """Name, shape and dtype of ``lengths``."""
+        return ("lengths", (self.batch.slots.size,), "int32")
+
+    def rows(self) -> NDArray[np.int64]:
+        """int64 [3, S]: the slot of each position (0 where there is none); by slot, then by position: in the step."""
+        rows = np.zeros((3, self.batch.slots.size), np.int64)
+        rows[0, : len(self.slots)] = self.slots
+        inside = {e.slot for e in self.entries}
+        rows[1, list(inside)] = 1
+        rows[2, : len(self.slots)] = [slot in inside for slot in self.slots]
+        return rows
 
     @property
     def request_ids(self) -> list[str]:
@@ -84,14 +124,17 @@ class Ticket:
         by_epoch = self.batch.slots.by_epoch
         return {e.epoch: by_epoch[e.epoch] for e in self.entries if e.epoch in by_epoch}
 
-    def sources(self) -> NDArray[np.intp]:
-        """[S]: for each slot now the slot that its row had when the step was prepared; -1: not in the step."""
-        source = np.full(self.batch.slots.size, -1, np.intp)
-        now = self.current()
-        for entry in self.entries:
-            if entry.epoch in now:
-                source[now[entry.epoch]] = entry.slot
-        return source
+    def places(self) -> NDArray[np.int64]:
+        """int64 [4, S]: ``SOURCE``, ``PLACE``, ``TAKEN``, ``LAST``, what the host knows of the rows."""
+        places = np.zeros((4, self.batch.slots.size), np.int64)
+        places[: PLACE + 1] = -1
+        by_epoch = self.batch.slots.by_epoch
+        then = np.array([e.slot for e in self.entries], np.intp)
+        now = np.array([by_epoch.get(e.epoch, -1) for e in self.entries], np.intp)
+        lives = now >= 0
+        places[PLACE, then], places[SOURCE, now[lives]] = now, then[lives]
+        places[TAKEN, then], places[LAST, then] = 1, [e.last for e in self.entries]
+        return places
 
     def discard(self) -> None:
         """Give the step up: its rows are as if it had never been prepared. ``TaskError`` if it is not open."""

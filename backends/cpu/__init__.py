@@ -1,86 +1,147 @@
-"""The default device: host memory, NumPy arrays. It has no streams, so every call has happened when it returns."""
+"""The default device: host memory as NumPy, torch or paddle tensors. No streams: every call is done when it returns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slotline.backends.cpu.tensors import Tensors, foreign
 from slotline.compat import numpy as compat
 from slotline.core import values
 from slotline.core.backend import DONE, Abilities, Backend, Event, Probe, TensorInfo
 from slotline.core.errors import LayoutError
-from slotline.core.field import DTYPES
 from slotline.core.layout import BufferLayout, numpy_dtype
 from slotline.core.packet import Packet
 from slotline.core.stats import Stats
 
 
 class CpuBackend(Backend):
-    """Host memory on NumPy. A NumPy array is both its device tensor and a host source."""
+    """Host memory, handed out as tensors of one framework without a copy. A tensor is device tensor and host source."""
 
     name = "cpu"
+    frameworks = ("numpy", "torch", "paddle")
     abilities = Abilities(packed_apply=True, array_namespace=True)
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        compat.enable_bfloat16()
+        self._tensors = _tensors(self.framework)
 
     @classmethod
     def _probe(cls, *, framework: str | None, vendor: str | None, device: int) -> Probe:
-        return Probe(usable=True, versions={"numpy": compat.version(), "slotline": _own_version()})
+        versions = {"numpy": compat.version(), "slotline": _own_version()}
+        return Probe(usable=True, versions={**versions, **_tensors(framework).versions})
 
-    def _allocate(self, specs: Sequence[tuple[str, tuple[int, ...], str]]) -> list[NDArray[Any]]:
-        if any(dtype == "bfloat16" for _, _, dtype in specs):
-            compat.enable_bfloat16()
-        return [np.empty(shape, numpy_dtype(dtype)) for _, shape, dtype in specs]
+    def _allocate(self, specs: Sequence[tuple[str, tuple[int, ...], str]]) -> list[Any]:
+        for name, _, dtype in specs:
+            self._tensors.require(name, dtype)
+        return [self._tensors.wrap(np.empty(shape, numpy_dtype(dtype))) for _, shape, dtype in specs]
 
     def _inspect(self, tensor: Any) -> TensorInfo | None:
-        if not isinstance(tensor, np.ndarray) or tensor.dtype.name not in DTYPES or not tensor.dtype.isnative:
-            return None
-        return TensorInfo(
-            shape=tensor.shape,
-            strides=tensor.strides,
-            dtype=tensor.dtype.name,
-            place="cpu",
-            pointer=tensor.__array_interface__["data"][0],
-        )
+        return self._tensors.inspect(tensor)
+
+    def inspect(self, tensor: Any) -> TensorInfo:
+        info = self._inspect(tensor)
+        if info is None:
+            raise TypeError(f"{self._named(tensor)} is not a tensor of backend 'cpu' ({self.framework})")
+        return info
 
     def check(self, layout: BufferLayout, name: str, tensor: Any) -> None:
+        self._tensors.require(name, layout[name].dtype)
+        if self._inspect(tensor) is None:
+            needed = f"a {self.framework} tensor of {layout[name].dtype} {layout.shape(name)} on the cpu"
+            raise LayoutError(f"field {name!r}: got {self._named(tensor)}, needed: {needed}")
         super().check(layout, name, tensor)
-        if not tensor.flags.writeable:
-            raise LayoutError(f"field {name!r}: the array is read-only, needed: one that can be written")
+        problem = self._tensors.why_not_written(tensor)
+        if problem:
+            raise LayoutError(f"field {name!r}: the tensor is {problem}")
 
     def async_set_value(self, dst: Any, src: Any, *, stream: Any = None) -> Event:
         info = self.inspect(dst)
-        if not dst.flags.writeable:
-            raise ValueError("the destination is a read-only array; write into the buffer itself or a view of it")
-        # An array is a host source here, so its values count, not its dtype alone (W3). The block is a copy, so a
+        problem = self._tensors.why_not_written(dst)
+        if problem:
+            raise ValueError(f"the destination is {problem}")
+        # A tensor is a host source here, so its values count, not its dtype alone (W3). The block is a copy, so a
         # source that overlaps the destination is as if copied first (W7).
-        block = values.from_host(src, info.dtype, info.shape)
+        block = values.from_host(self._host_source(src), info.dtype, info.shape)
         self.stats.add("transfers", "async_set_value")
         self.stats.add("bytes", "async_set_value", block.nbytes)
-        dst[...] = block
+        return self._set(dst, info, block, stream)
+
+    def _host_source(self, src: Any) -> Any:
+        info = self._inspect(src)
+        if info is not None:
+            return self._tensors.view(src, info)
+        if foreign(src) not in ("", "numpy"):
+            raise TypeError(
+                f"a source is {self._named(src)}, allowed: numbers, lists, arrays, {self.framework} tensors"
+            )
+        return src
+
+    def _set(self, dst: Any, info: TensorInfo, block: NDArray[Any], stream: Any) -> Event:
+        self._tensors.view(dst, info)[...] = block
         return DONE
 
-    def _write(self, tensor: NDArray[Any], offset: int, data: memoryview) -> None:
-        _flat_bytes(tensor)[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+    def _write(self, tensor: Any, offset: int, data: memoryview) -> None:
+        _flat_bytes(self._view(tensor))[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
 
-    def _read(self, tensor: NDArray[Any], offset: int, nbytes: int) -> bytes:
-        return _flat_bytes(tensor)[offset : offset + nbytes].tobytes()
+    def _read(self, tensor: Any, offset: int, nbytes: int) -> bytes:
+        return _flat_bytes(self._view(tensor))[offset : offset + nbytes].tobytes()
 
     def read(self, tensor: Any, operation: str = "read", stats: Stats | None = None) -> NDArray[Any]:
-        self.inspect(tensor)
-        return np.array(tensor, order="C", copy=True)
+        return np.array(self._view(tensor), order="C", copy=True)
+
+    def _view(self, tensor: Any) -> NDArray[Any]:
+        return self._tensors.view(tensor, self.inspect(tensor))
 
     def _apply(self, packet: Packet, buffers: Sequence[Any], stream: Any) -> Event:
-        packet.apply(buffers)
+        packet.apply([None if b is None else self._view(b) for b in buffers])
         return DONE
 
+    def _namespace(self) -> Any:
+        return self._tensors.namespace()
+
+    def _upload(self, array: NDArray[Any]) -> Any:
+        self._tensors.require("", array.dtype.name)
+        return self._tensors.wrap(np.array(array, order="C", copy=True))
+
     def _launch(
-        self, fn: Callable[..., None], reads: Mapping[str, Any], writes: Mapping[str, Any], stream: Any, stats: Stats
+        self,
+        fn: Callable[..., None],
+        reads: Mapping[str, Any],
+        writes: Mapping[str, Any],
+        stream: Any,
+        stats: Stats,
+        fills: Collection[str] = (),
     ) -> Event:
         fn(reads, writes)
         return DONE
+
+    def _named(self, tensor: Any) -> str:
+        """What an object is, for a message."""
+        framework = foreign(tensor)
+        kind = f"{framework}.{type(tensor).__name__}" if framework else type(tensor).__name__
+        problem = self._tensors.why_not(tensor)
+        return f"{kind} ({problem})" if problem else kind
+
+
+def _tensors(framework: str | None) -> Tensors:
+    """The tensors of ``framework``, imported only now. ``BackendUnavailable`` if it is missing or too old."""
+    if framework == "torch":
+        from slotline.backends.cpu.torch_tensors import TorchTensors
+
+        return TorchTensors()
+    if framework == "paddle":
+        from slotline.backends.cpu.paddle_tensors import PaddleTensors
+
+        return PaddleTensors()
+    from slotline.backends.cpu.numpy_tensors import NumpyTensors
+
+    return NumpyTensors()
 
 
 def _own_version() -> str:
@@ -90,8 +151,8 @@ def _own_version() -> str:
         return "unknown"
 
 
-def _flat_bytes(tensor: NDArray[Any]) -> NDArray[np.uint8]:
-    """The memory from the tensor's first cell to its last, as bytes; no copy, however the tensor is strided."""
-    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.strides, strict=True)) + tensor.itemsize
-    first = np.lib.stride_tricks.as_strided(tensor, (1,), (tensor.itemsize,))
+def _flat_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """The memory from the array's first cell to its last, as bytes; no copy, however the array is strided."""
+    last = sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)) + array.itemsize
+    first = np.lib.stride_tricks.as_strided(array, (1,), (array.itemsize,))
     return np.lib.stride_tricks.as_strided(first.view(np.uint8), (last,), (1,))

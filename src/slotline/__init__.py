@@ -2,11 +2,12 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-from slotline.core.backend import Abilities, Backend, Event, Probe, TensorInfo, async_set_value
+from slotline.core.backend import Abilities, Backend, Download, Event, Probe, TensorInfo
 from slotline.core.batch import SlotBatch
 from slotline.core.commit import commit_step
 from slotline.core.config import BatchConfig
 from slotline.core.derived import Difference
+from slotline.core.draft_step import Draft, prepare_draft
 from slotline.core.drafts import commit_drafts
 from slotline.core.errors import (
     BackendUnavailable,
@@ -22,6 +23,8 @@ from slotline.core.fetch import Output
 from slotline.core.field import KEEP, Column, Extra, Field, column, extra
 from slotline.core.insert import InsertReceipt, insert_tasks, validate
 from slotline.core.layout import BufferLayout
+from slotline.core.live import async_set_value
+from slotline.core.mtp import Verified, mtp_next_tokens, verify_greedy
 from slotline.core.packet import Packet
 from slotline.core.padding import pad_stop_sequences
 from slotline.core.quantities import Ended
@@ -31,7 +34,7 @@ from slotline.core.side import SideTable
 from slotline.core.standard import mtp_layout, target_layout
 from slotline.core.stats import Stats
 from slotline.core.step import Packed, Step, prepare_step
-from slotline.core.stop import FinishReason
+from slotline.core.stop import FinishReason, StopMatch, match_stop
 from slotline.core.tasks import AbortTask, DecodeTask, FinishTask, PreemptTask, PrefillTask, Request
 from slotline.core.ticket import Ticket
 
@@ -54,6 +57,8 @@ __all__ = [
     "DecodeTask",
     "DeviceError",
     "Difference",
+    "Download",
+    "Draft",
     "Ended",
     "Event",
     "Extra",
@@ -77,9 +82,11 @@ __all__ = [
     "SlotlineError",
     "Stats",
     "Step",
+    "StopMatch",
     "TaskError",
     "TensorInfo",
     "Ticket",
+    "Verified",
     "__version__",
     "async_set_value",
     "column",
@@ -89,9 +96,13 @@ __all__ = [
     "insert_tasks",
     "list_backends",
     "load_backend",
+    "match_stop",
     "mtp_layout",
+    "mtp_next_tokens",
     "pad_stop_sequences",
+    "prepare_draft",
     "prepare_step",
     "target_layout",
     "validate",
+    "verify_greedy",
 ]

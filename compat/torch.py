@@ -1,0 +1,67 @@
+"""torch 2.4 and newer: finding it, and its array namespace."""
+
+from __future__ import annotations
+
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from slotline.compat.frameworks import find, versioned
+
+OLDEST = (2, 4)
+
+
+def require() -> ModuleType:
+    """torch, imported now. ``BackendUnavailable`` if it is missing, broken or older than 2.4."""
+    return versioned(find("torch", "torch"), "torch", OLDEST)
+
+
+def version() -> str:
+    return str(require().__version__)
+
+
+def namespace() -> Any:
+    """The array API standard's functions (array-api-compat) and those of ``slotline.core.namespace``."""
+    torch = require()
+    import array_api_compat.torch as standard
+
+    def where(condition: Any, x: Any, y: Any) -> Any:
+        """One branch may be a Python number: it takes the other's dtype, as the standard says since 2024."""
+        if not isinstance(x, torch.Tensor):
+            x = torch.full((), x, dtype=y.dtype)
+        elif not isinstance(y, torch.Tensor):
+            y = torch.full((), y, dtype=x.dtype)
+        return torch.where(condition, *_promoted(x, y))
+
+    def _promoted(x: Any, y: Any) -> tuple[Any, Any]:
+        """torch itself gives a tensor without axes no say in the dtype."""
+        if x.dtype != y.dtype:
+            dtype = torch.promote_types(x.dtype, y.dtype)
+            return x.to(dtype), y.to(dtype)
+        return x, y
+
+    def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> Any:
+        """The first of the greatest; masks too, which torch refuses."""
+        return standard.argmax(x.to(torch.int8) if x.dtype == torch.bool else x, axis=axis, keepdims=keepdims)
+
+    def take_along(x: Any, index: Any, axis: int) -> Any:
+        """``x`` at ``index`` along ``axis``. A new tensor."""
+        return torch.take_along_dim(x, index.to(torch.int64), axis)
+
+    def scatter_rows(array: Any, index: Any, values: Any, mask: Any) -> None:
+        """In place: ``array[s, index[s, j]] = values[s, j]`` where ``mask[s, j]``."""
+        at = index.to(torch.int64)
+        array.scatter_(1, at, torch.where(mask, values.to(array.dtype), array.gather(1, at)))
+
+    def searchsorted(sorted_1d: Any, values: Any, side: str = "left") -> Any:
+        """Where ``values`` belong in an ascending vector, int64."""
+        # It wants one dtype, and warns of views, which it would copy too.
+        vector, wanted = (t.contiguous() for t in _promoted(sorted_1d, values))
+        return torch.searchsorted(vector, wanted, side=side)
+
+    def put_rows(array: Any, rows: Any, values: Any, axis: int) -> None:
+        """In place: row ``rows[i]`` along ``axis`` becomes row ``i`` of ``values``."""
+        array.index_copy_(axis, rows.to(torch.int64), values.to(array.dtype))
+
+    functions = (where, argmax, take_along, scatter_rows, searchsorted, put_rows)
+    names = {name: getattr(standard, name) for name in dir(standard) if not name.startswith("_")}
+    return SimpleNamespace(**names | {f.__name__: f for f in functions})

@@ -1,0 +1,89 @@
+"""The stop rule (T) for all rows at once, against an array namespace. No shape depends on data (L2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from slotline.core.namespace import Array, wide
+
+LIMITS = ("min_dec_len", "max_dec_len", "ignore_eos", "stop_seqs", "stop_seqs_len")
+"""What the rule reads of a row beside its tokens."""
+
+
+class StopScan(NamedTuple):
+    """What the rule says of each row; all int64."""
+
+    kept: Array
+    """[S], accepted tokens that stay"""
+    reason: Array
+    """[S], a ``FinishReason``; 0: it goes on"""
+    match: Array
+    """[S, 2], sequence and start; -1 without a match"""
+
+
+def scan(
+    xp: Any,
+    accepted: Array,
+    count: Array,
+    generated: Array,
+    tail: Array,
+    limits: Mapping[str, Array],
+    eos: Sequence[int],
+) -> StopScan:
+    """Look at each row's ``accepted[:count]`` in order; ``accepted`` [S, T] and ``count`` [S] are int64.
+
+    ``generated`` int64 [S]: tokens generated before. ``tail`` int64 [S, W - 1]: the last of them, right-aligned; cells
+    before the first generated token may hold anything. ``limits``: arrays of ``LIMITS``, by row.
+    """
+    rows, width = accepted.shape
+    column = xp.arange(width, dtype=xp.int64)
+    t = generated[:, None] + (column + 1)  # [S, T]
+    counts = (column < count[:, None]) & (t >= wide(xp, limits["min_dec_len"])[:, None])
+    is_eos = xp.zeros((rows, width), dtype=xp.bool)
+    for token in eos:
+        is_eos = is_eos | (accepted == token)
+    is_eos = is_eos & ~limits["ignore_eos"][:, None]
+    # The rules in order: what is asked first wins where several say the same token.
+    code = xp.where(t >= wide(xp, limits["max_dec_len"])[:, None], 3, xp.zeros_like(t))
+    lens = wide(xp, limits["stop_seqs_len"])
+    num_seqs, max_len = limits["stop_seqs"].shape[1:]
+    if num_seqs and max_len:
+        which = _lowest_match(xp, xp.concat((tail, accepted), axis=1), t, wide(xp, limits["stop_seqs"]), lens)
+        code = xp.where(which < num_seqs, 2, code)
+    code = xp.where(is_eos, 1, code)
+    code = xp.where(counts, code, 0)
+    ended = code > 0
+    first = xp.argmax(xp.astype(ended, xp.int64), axis=1)[:, None]  # [S, 1]; 0 where no token ends the row
+    reason = xp.take_along(code, first, 1)[:, 0]
+    kept = xp.where(reason > 0, first[:, 0] + 1, count)
+    if not (num_seqs and max_len):
+        return StopScan(kept, reason, xp.full((rows, 2), -1, dtype=xp.int64))
+    matched = xp.take_along(which, first, 1)
+    start = xp.take_along(t, first, 1) - xp.take_along(
+        lens, xp.minimum(matched, xp.full_like(matched, num_seqs - 1)), 1
+    )
+    match = xp.where((reason == 2)[:, None], xp.concat((matched, start), axis=1), -1)
+    return StopScan(kept, reason, match)
+
+
+def _lowest_match(xp: Any, context: Array, t: Array, stop_seqs: Array, lens: Array) -> Array:
+    """[S, T]: the lowest stop sequence that ends at each accepted token, or N. ``context`` is [S, W - 1 + T]."""
+    num_seqs, max_len = stop_seqs.shape[1:]
+    width = t.shape[1]
+    j = xp.arange(max_len, dtype=xp.int64)
+    ahead = max_len - lens[:, :, None]  # [S, N, 1]: unused cells once the sequences are right-aligned
+    inside = j >= ahead  # [S, N, W]
+    aligned = xp.take_along(stop_seqs, xp.where(inside, j - ahead, 0), 2)
+    windows = xp.stack([context[:, i : i + max_len] for i in range(width)], axis=1)  # [S, T, W]
+    equal = xp.all((windows[:, :, None, :] == aligned[:, None]) | ~inside[:, None], axis=3)  # [S, T, N]
+    usable = (lens[:, None] > 0) & (lens[:, None] <= t[:, :, None])
+    index = xp.where(equal & usable, xp.arange(num_seqs, dtype=xp.int64), num_seqs)
+    return xp.min(index, axis=2)
+
+
+def history_tail(xp: Any, token_ids_all: Array, history: Array, width: int) -> Array:
+    """[S, width] int64: the last tokens before position ``history`` [S]; where there are fewer, any."""
+    longest = token_ids_all.shape[1]
+    at = history[:, None] - width + xp.arange(width, dtype=xp.int64)
+    return wide(xp, xp.take_along(token_ids_all, xp.clip(at, 0, longest - 1), 1))

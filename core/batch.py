@@ -162,9 +162,14 @@ class SlotBatch:
         ticket.open()
         return ticket
 
-    def fetch(self, step: Ticket) -> Fetch:
-        """Start bringing a committed step's results to the host (L6)."""
-        return Fetch(self, step)
+    def fetch(self, step: Ticket, *, extra: Mapping[str, Any] | None = None) -> Fetch:
+        """Start bringing a committed step's results to the host (L6).
+
+        ``extra``: tensors [S, ...] by slot when the step was prepared, such as logprobs, that ride along; each output
+        gets its row. They are read at this point of the stream, so they may be written again afterwards.
+        ``TaskError`` if the step is not committed, ``ValueError`` for a tensor without a row for each slot.
+        """
+        return Fetch(self, step, extra or {})
 
     def take_result(self, step: Ticket, outputs: Mapping[int, Output], step_idx: Mapping[int, int]) -> None:
         """What the host learns when a fetched result is taken (I7, M7); ``Fetch`` calls it.

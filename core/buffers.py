@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,18 @@ from slotline.core.namespace import NUMPY, put
 from slotline.core.packet import Packet
 from slotline.core.standard import target_layout
 from slotline.core.stats import Stats
+
+View = Callable[[Any, Any], Any]
+"""``view(namespace, array)``: the array in its standard shape."""
+
+
+class _StepPlan(NamedTuple):
+    """The tensors of one step function by key, made once: a batch never changes them."""
+
+    reads: dict[str, Any]
+    writes: dict[str, Any]
+    views: dict[str, View]
+    twins: dict[str, str]
 
 
 class Buffers:
@@ -31,7 +43,7 @@ class Buffers:
         self._device_fields = {i for i, a in enumerate(self._device) if a is not None}
         self._host_fields = {i for i, a in enumerate(self._host_arrays) if a is not None}
         self._standard = target_layout(layout.config)
-        self._views: dict[str, Callable[[Any, Any], Any] | None] = {}
+        self._plans: dict[str, _StepPlan] = {}
 
     def _allocate(self, adopted: dict[str, Any]) -> dict[str, Any]:
         layout = self.layout
@@ -125,51 +137,52 @@ class Buffers:
         tensors, which ``run`` writes whole; they are returned. ``live``: the given array whose row 0 is at least 0 for
         the slots whose twins are brought up to what was written (M6).
         """
-        reads, writes = tuple(reads), tuple(writes)
-        self.require((*reads, *writes), what)
-        twins = {f.key: f.twin_of for f in self.layout if f.twin_of in writes}
-        keys = (*reads, *writes, *twins)
-        views = {key: view for key in keys if (view := self._view_of(key)) is not None}
-        tensors = {key: self.tensors[self._name(key)] for key in keys}
+        plan = self._plans.get(what)
+        if plan is None:
+            plan = self._plans[what] = self._plan(what, tuple(reads), tuple(writes))
         hosts = {key: array for key, array in (given or {}).items() if isinstance(array, np.ndarray)}
         beside = {**(given or {}), **self.backend.upload(hosts, what, self.stats), **(held or {})}
         new = self.backend.empty(made)
         xp = self.backend.namespace
 
         def step(device_reads: Any, device_writes: Any) -> None:
-            def shaped(arrays: Mapping[str, Any]) -> dict[str, Any]:
-                return {key: views[key](xp, a) if key in views else a for key, a in arrays.items()}
+            def shaped(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+                if not plan.views:
+                    return arrays
+                return {key: plan.views[key](xp, a) if key in plan.views else a for key, a in arrays.items()}
 
             read, written = shaped(device_reads), shaped(device_writes)
             run(xp, read, written)
-            for twin, key in twins.items():
-                if live is not None:
-                    put(xp, written[twin], read[live][0] >= 0, written[key])
+            if live is not None:
+                lives = read[live][0] >= 0
+                for twin, key in plan.twins.items():
+                    put(xp, written[twin], lives, written[key])
 
         self.backend.launch(
             step,
-            {**{key: tensors[key] for key in reads}, **beside},
-            {**{key: tensors[key] for key in (*writes, *twins)}, **(changed or {}), **new},
+            {**plan.reads, **beside},
+            {**plan.writes, **(changed or {}), **new},
             stats=self.stats,
             fills=tuple(new),
         )
         return new
 
-    def _name(self, key: str) -> str:
-        field = self.layout.by_key(key)
-        assert field is not None
-        return field.name
+    def _plan(self, what: str, reads: tuple[str, ...], writes: tuple[str, ...]) -> _StepPlan:
+        self.require((*reads, *writes), what)
+        twins = {f.key: f.twin_of for f in self.layout if f.twin_of in writes}
+        tensors = {f.key: self.tensors[f.name] for f in self.layout}
+        return _StepPlan(
+            {key: tensors[key] for key in reads},
+            {key: tensors[key] for key in (*writes, *twins)},
+            {key: view for key in (*reads, *writes, *twins) if (view := self._view_of(key)) is not None},
+            {twin: key for twin, key in twins.items() if key is not None},
+        )
 
-    def _view_of(self, key: str) -> Callable[[Any, Any], Any] | None:
+    def _view_of(self, key: str) -> View | None:
         """How a buffer is seen with the slots first and the standard shape, whatever ``replace`` made of it (F3).
 
         None: as it is. ``LayoutError`` where that needs a copy.
         """
-        if key not in self._views:
-            self._views[key] = self._make_view(key)
-        return self._views[key]
-
-    def _make_view(self, key: str) -> Callable[[Any, Any], Any] | None:
         field = self.layout.by_key(key)
         assert field is not None
         axis, shape = field.slot_axis or 0, self.layout.shape(field.name)

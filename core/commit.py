@@ -199,10 +199,13 @@ def _as_prepared(
 def _tell_host(batch: SlotBatch, step: Ticket) -> None:
     """I7's launch bounds, and which chunks may be continued."""
     table, config = batch.slots, batch.config
-    for entry in step.entries:
-        slot = table.by_epoch.get(entry.epoch)
-        if slot is None:
-            continue
-        entry.occupant.committed = True
-        goes_on = entry.last and config.role != "prefill" and not entry.occupant.finished
-        table.bound[slot] = 1 + config.num_drafts if goes_on else 0
+    most = 1 + config.num_drafts if config.role != "prefill" else 0
+    by_epoch = table.by_epoch
+    slots, bounds = [], []
+    for _, epoch, occupant, last, _ in step.entries:
+        slot = by_epoch.get(epoch)
+        if slot is not None:
+            occupant.committed = True
+            slots.append(slot)
+            bounds.append(most if last and not occupant.finished else 0)
+    table.bound[slots] = bounds

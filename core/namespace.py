@@ -17,6 +17,24 @@ Array = Any
 """A tensor of the framework at hand."""
 
 
+def clip(x: NDArray[Any], low: Any = None, high: Any = None) -> NDArray[Any]:
+    """The standard's, without the wrapper's general cases: step functions call it often."""
+    if low is not None:
+        x = np.maximum(x, low)
+    return x if high is None else np.minimum(x, high)
+
+
+def cumulative_sum(x: NDArray[Any], *, axis: int = 0, dtype: Any = None) -> NDArray[Any]:
+    """The standard's; ``axis`` may only be left out where there is one."""
+    total: NDArray[Any] = np.cumsum(x, axis=axis, dtype=dtype)
+    return total
+
+
+def astype(x: NDArray[Any], dtype: Any, *, copy: bool = True) -> NDArray[Any]:
+    """The standard's."""
+    return x.astype(dtype, copy=copy)
+
+
 def take_along(x: NDArray[Any], index: NDArray[Any], axis: int) -> NDArray[Any]:
     """``x`` at ``index`` along ``axis``; the other axes run along. A new array."""
     if axis == 1 and x.ndim == 2:  # what the step functions ask; np.take_along_axis spends longer on its general case
@@ -48,7 +66,7 @@ def put_rows(array: NDArray[Any], rows: NDArray[Any], values: NDArray[Any], axis
 
 NUMPY: Any = SimpleNamespace(
     **{name: getattr(standard, name) for name in dir(standard) if not name.startswith("_")}
-    | {f.__name__: f for f in (take_along, scatter_rows, searchsorted, put_rows)}
+    | {f.__name__: f for f in (clip, cumulative_sum, astype, take_along, scatter_rows, searchsorted, put_rows)}
 )
 """NumPy's namespace."""
 
@@ -59,13 +77,13 @@ NUMPY: Any = SimpleNamespace(
 def put(xp: Any, array: Array, mask: Array, value: Array) -> None:
     """``array[mask] = value[mask]`` in place, without a shape that depends on the mask; ``mask`` [S] by row."""
     if not isinstance(value, (bool, int)):
-        value = xp.astype(value, array.dtype)
+        value = xp.astype(value, array.dtype, copy=False)
     array[...] = xp.where(mask if array.ndim == 1 else mask[:, None], value, array)
 
 
 def wide(xp: Any, array: Array) -> Array:
-    """Whole numbers as int64: no framework promotes int32 beside int64 in the same way."""
-    return xp.astype(array, xp.int64)
+    """Whole numbers as int64, perhaps the array itself: frameworks promote int32 beside int64 each in their own way."""
+    return xp.astype(array, xp.int64, copy=False)
 
 
 def cumulated(xp: Any, lengths: Array) -> Array:

@@ -52,4 +52,4 @@ def wanted_logits(xp: Any, cu_seqlens: Array, wanted: Array, size: int) -> Logit
 def write_all(xp: Any, writes: Any, values: dict[str, Array]) -> None:
     """Each value into the array of its name, in that array's dtype."""
     for key, value in values.items():
-        writes[key][...] = xp.astype(value, writes[key].dtype)
+        writes[key][...] = xp.astype(value, writes[key].dtype, copy=False)

@@ -69,17 +69,22 @@ def scan(
 
 def _lowest_match(xp: Any, context: Array, t: Array, stop_seqs: Array, lens: Array) -> Array:
     """[S, T]: the lowest stop sequence that ends at each accepted token, or N. ``context`` is [S, W - 1 + T]."""
-    num_seqs, max_len = stop_seqs.shape[1:]
+    rows, num_seqs, max_len = stop_seqs.shape
     width = t.shape[1]
-    j = xp.arange(max_len, dtype=xp.int64)
-    ahead = max_len - lens[:, :, None]  # [S, N, 1]: unused cells once the sequences are right-aligned
-    inside = j >= ahead  # [S, N, W]
-    aligned = xp.take_along(stop_seqs, xp.where(inside, j - ahead, 0), 2)
-    windows = xp.stack([context[:, i : i + max_len] for i in range(width)], axis=1)  # [S, T, W]
-    equal = xp.all((windows[:, :, None, :] == aligned[:, None]) | ~inside[:, None], axis=3)  # [S, T, N]
-    usable = (lens[:, None] > 0) & (lens[:, None] <= t[:, :, None])
-    index = xp.where(equal & usable, xp.arange(num_seqs, dtype=xp.int64), num_seqs)
-    return xp.min(index, axis=2)
+    # Slots last, so that every operation runs along many of them; reshaped, so that they lie side by side.
+    lens_of, stops = xp.permute_dims(lens, (1, 0)), xp.reshape(stop_seqs, (-1,))
+    j = xp.arange(max_len, dtype=xp.int64)[:, None, None]
+    ahead = max_len - lens_of  # [N, S]: unused cells once the sequences are right-aligned
+    outside = j < ahead  # [W, N, S]
+    first = xp.arange(rows, dtype=xp.int64) * num_seqs + xp.arange(num_seqs, dtype=xp.int64)[:, None]
+    cell = xp.clip(first * max_len - ahead + j, 0, None)  # outside: a cell before, which does not count
+    aligned = xp.reshape(xp.take(stops, xp.reshape(cell, (-1,)), axis=0), (max_len, num_seqs, rows))
+    said = xp.reshape(xp.reshape(xp.permute_dims(context, (1, 0)), (-1,)), (max_len - 1 + width, rows))
+    windows = xp.stack([said[i : i + width] for i in range(max_len)], axis=0)  # [W, T, S]
+    equal = xp.all((windows[:, :, None] == aligned[:, None]) | outside[:, None], axis=0)  # [T, N, S]
+    usable = (lens_of > 0) & (lens_of <= xp.permute_dims(t, (1, 0))[:, None])
+    number = xp.arange(num_seqs, dtype=xp.int64)[:, None]
+    return xp.permute_dims(xp.min(xp.where(equal & usable, number, num_seqs), axis=1), (1, 0))
 
 
 def history_tail(xp: Any, token_ids_all: Array, history: Array, width: int) -> Array:

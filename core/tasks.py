@@ -8,12 +8,17 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from slotline.core.ids import Ids, IdsLike, as_ids
 from slotline.core.sampling import DEFAULT, SamplingParams
+
+if TYPE_CHECKING:
+    from slotline.core.handover import Handover
+    from slotline.core.layout import BufferLayout
+    from slotline.core.record import Buffer
 
 _NO_EXTRA: Mapping[str, Any] = MappingProxyType({})
 
@@ -57,6 +62,20 @@ class Request:
         self.sampling: SamplingParams = DEFAULT if sampling is None else sampling
         self.hidden_state: Any = None if hidden_state is None else np.array(hidden_state)
         self.extra: Mapping[str, Any] = MappingProxyType(dict(extra)) if extra else _NO_EXTRA
+
+    @classmethod
+    def from_handover(cls, record: Handover | Buffer, layout: BufferLayout | None = None) -> Request:
+        """The request that a prefill side handed over, for a ``PrefillTask`` on role decode (D1, D5).
+
+        ``record``: a ``Handover``, or the bytes of one. ``draft_token_ids`` is the first token and the drafts; the
+        task's end is ``len(request.history)``. With ``layout`` (this side's) the sender must fit it. All arrays are
+        copies.
+
+        Raises ``PacketError`` for bytes that are not a record, ``LayoutError`` for a sender that does not fit.
+        """
+        from slotline.core.handover import to_request  # a hand-over is made of requests, so it imports this module
+
+        return to_request(record, layout)
 
     @property
     def prompt_token_ids(self) -> Ids:

@@ -50,13 +50,15 @@ def take_rows(batch: SlotBatch, rows: Iterable[str] | None = None, skip: Iterabl
     table = batch.slots
     slots = list(range(table.size)) if rows is None else _named(batch, rows)
     left_out = set(_named(batch, skip))
-    entries = []
+    bounds, occupants = table.bound.tolist(), table.occupants
+    entries, bound = [], 0
     for slot in slots:
-        occupant = table.occupants[slot]
-        if occupant is None or occupant.in_open_step or table.bound[slot] <= 0 or slot in left_out:
+        occupant = occupants[slot]
+        if occupant is None or bounds[slot] <= 0 or slot in left_out or occupant.in_open_step:
             continue
         entries.append(Entry(slot, occupant.epoch, occupant, occupant.last, occupant.end))
-    return Taken(slots, entries, sum(int(table.bound[e.slot]) for e in entries))
+        bound += bounds[slot]
+    return Taken(slots, entries, bound)
 
 
 class Ticket:
@@ -103,10 +105,10 @@ class Ticket:
     def rows(self) -> NDArray[np.int64]:
         """int64 [3, S]: the slot of each position (0 where there is none); by slot, then by position: in the step."""
         rows = np.zeros((3, self.batch.slots.size), np.int64)
-        rows[0, : len(self.slots)] = self.slots
-        inside = {e.slot for e in self.entries}
-        rows[1, list(inside)] = 1
-        rows[2, : len(self.slots)] = [slot in inside for slot in self.slots]
+        used = slice(0, len(self.slots))
+        rows[0, used] = self.slots
+        rows[1, [e.slot for e in self.entries]] = 1
+        rows[2, used] = rows[1, rows[0, used]]
         return rows
 
     @property

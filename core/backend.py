@@ -6,6 +6,7 @@ them (``_allocate``, ``_inspect``, ``_write``, ``_read``); a device overrides mo
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -178,7 +179,7 @@ class Backend(ABC):
         """
         return self._launch(fn, reads, writes, stream, stats or self.stats, fills)
 
-    @property
+    @functools.cached_property
     def namespace(self) -> Any:
         """The array namespace of what ``launch`` hands to its function: see ``core.namespace``."""
         return self._namespace()

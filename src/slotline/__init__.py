@@ -21,12 +21,14 @@ from slotline.core.errors import (
 )
 from slotline.core.fetch import Output
 from slotline.core.field import KEEP, Column, Extra, Field, column, extra
+from slotline.core.handover import Handover, export_handover
 from slotline.core.insert import InsertReceipt, insert_tasks, validate
 from slotline.core.layout import BufferLayout
 from slotline.core.live import async_set_value
 from slotline.core.mtp import Verified, mtp_next_tokens, verify_greedy
 from slotline.core.packet import Packet
 from slotline.core.padding import pad_stop_sequences
+from slotline.core.peer import Peer, check_peer
 from slotline.core.quantities import Ended
 from slotline.core.registry import BackendInfo, list_backends, load_backend
 from slotline.core.sampling import SamplingParams
@@ -66,12 +68,14 @@ __all__ = [
     "Field",
     "FinishReason",
     "FinishTask",
+    "Handover",
     "InsertReceipt",
     "LayoutError",
     "Output",
     "Packed",
     "Packet",
     "PacketError",
+    "Peer",
     "PreemptTask",
     "PrefillTask",
     "Probe",
@@ -89,9 +93,11 @@ __all__ = [
     "Verified",
     "__version__",
     "async_set_value",
+    "check_peer",
     "column",
     "commit_drafts",
     "commit_step",
+    "export_handover",
     "extra",
     "insert_tasks",
     "list_backends",

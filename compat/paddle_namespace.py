@@ -129,7 +129,11 @@ class _Functions:
         joined = self._joined(*arrays)
         if axis is None:
             joined, axis = [self.reshape(x, [-1]) for x in joined], 0
-        return self._paddle.concat(joined, axis)
+        if any(x.size for x in joined):
+            return self._paddle.concat(joined, axis)
+        shape = list(joined[0].shape)  # 3.0 joins nothing to an error
+        shape[axis] = sum(x.shape[axis] for x in joined)
+        return self.zeros(shape, joined[0].dtype)
 
     def stack(self, arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
         return self._paddle.stack(self._joined(*arrays), axis)
@@ -148,24 +152,27 @@ class _Functions:
 
     def _binary(self, name: str, x: Any, y: Any) -> Tensor:
         left, right = self._joined(x, y)
-        return getattr(self._paddle, name)(left, right)
+        if left.size and right.size:
+            return getattr(self._paddle, name)(left, right)
+        shape = np.broadcast_shapes(tuple(left.shape), tuple(right.shape))  # 3.0 refuses some of these
+        return self.zeros(shape, left.dtype if name in _ARITHMETIC else self._paddle.bool)
 
     # -- along axes
 
     def sum(self, x: Tensor, axis: Axis = None, dtype: Any = None, keepdims: bool = False) -> Tensor:
-        wide = dtype or self._wide(x)
-        return self._paddle.sum(self._as(x, wide), axis=axis, dtype=wide, keepdim=keepdims)
+        wide = self._as(x, dtype or self._wide(x))
+        return self._paddle.sum(wide, axis=axis, dtype=self._names[wide.dtype], keepdim=keepdims)
 
     def cumulative_sum(
         self, x: Tensor, axis: int | None = None, dtype: Any = None, include_initial: bool = False
     ) -> Tensor:
         axis = 0 if axis is None else axis % x.ndim
         wide = self._as(x, dtype or self._wide(x))
-        total = self._paddle.cumsum(wide, axis, dtype=wide.dtype)
+        total = self._paddle.cumsum(wide, axis, dtype=self._names[wide.dtype])
         if not include_initial:
             return total
         first = self.zeros([1 if i == axis else n for i, n in enumerate(x.shape)], wide.dtype)
-        return self._paddle.concat([first, total], axis)
+        return self.concat([first, total], axis)
 
     def _wide(self, x: Tensor) -> Any:
         """What a sum counts in: whole numbers in int64, as NumPy."""
@@ -178,14 +185,22 @@ class _Functions:
         return self._paddle.all(self._as(x, self._paddle.bool), axis=axis, keepdim=keepdims)
 
     def min(self, x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        return self._paddle.min(x, axis=axis, keepdim=keepdims)
+        return self._extreme("min", x, axis, keepdims, x.dtype)
 
     def max(self, x: Tensor, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        return self._paddle.max(x, axis=axis, keepdim=keepdims)
+        return self._extreme("max", x, axis, keepdims, x.dtype)
 
     def argmax(self, x: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+        """The first of the greatest; masks too, which paddle refuses."""
         numbers = self._as(x, self._paddle.int32) if x.dtype == self._paddle.bool else x
-        return self._paddle.argmax(numbers, axis=axis, keepdim=keepdims)
+        return self._extreme("argmax", numbers, axis, keepdims, self._paddle.int64)
+
+    def _extreme(self, name: str, x: Tensor, axis: Axis, keepdims: bool, dtype: Any) -> Tensor:
+        if isinstance(axis, int) and not x.size and x.shape[axis]:  # no rows: 3.0 refuses it
+            axis %= x.ndim
+            kept = [1] * keepdims
+            return self.zeros([*x.shape[:axis], *kept, *x.shape[axis + 1 :]], dtype)
+        return getattr(self._paddle, name)(x, axis=axis, keepdim=keepdims)
 
     # -- by index
 
@@ -193,13 +208,20 @@ class _Functions:
         axis = 0 if axis is None else axis % x.ndim
         if not indices.size:  # of a row count of 1 it would make the wrong shape
             return self.zeros([0 if i == axis else n for i, n in enumerate(x.shape)], x.dtype)
-        return self._paddle.index_select(x, indices, axis)
+        return self._carried(lambda carrier: self._paddle.index_select(carrier, indices, axis), x)
 
     def take_along(self, x: Tensor, index: Tensor, axis: int) -> Tensor:
         """``x`` at ``index`` along ``axis``. A new tensor."""
-        if self._names[x.dtype] in ("bool", "int8"):  # paddle has no such kernel
-            return self._as(self.take_along(self._as(x, self._paddle.uint8), index, axis), x.dtype)
-        return self._paddle.take_along_axis(x, index, axis, broadcast=False)
+        return self._carried(lambda carrier: self._paddle.take_along_axis(carrier, index, axis, broadcast=False), x)
+
+    def _carried(self, move: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """``move(x)`` by a dtype for which paddle has the kernel; every bit arrives."""
+        name = self._names[x.dtype]
+        if name in ("bool", "int8", "uint8", "int16"):
+            return self._as(move(self._as(x, self._paddle.int32)), x.dtype)
+        if name == "float16":
+            return move(x.view("bfloat16")).view("float16")
+        return move(x)
 
     # Writes by index go by ``index_put_``: ``x[index] = values`` writes outside of ``x`` where ``x`` is a view that
     # does not begin where its tensor does (3.3.1).
@@ -224,12 +246,9 @@ class _Functions:
             rows_first.index_put_((rows,), self.moveaxis(self._as(values, array.dtype), axis, 0))
 
 
+_ARITHMETIC = ("add", "subtract", "multiply", "minimum", "maximum")
 _BINARY = {
-    "add": "add",
-    "subtract": "subtract",
-    "multiply": "multiply",
-    "minimum": "minimum",
-    "maximum": "maximum",
+    **{name: name for name in _ARITHMETIC},
     "equal": "equal",
     "not_equal": "not_equal",
     "less": "less_than",

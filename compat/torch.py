@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -22,7 +23,11 @@ def version() -> str:
 def namespace() -> Any:
     """The array API standard's functions (array-api-compat) and those of ``slotline.core.namespace``."""
     torch = require()
-    import array_api_compat.torch as standard
+    standard: Any = import_module("array_api_compat.torch")
+
+    unsigned = {
+        getattr(torch, f"u{n}"): getattr(torch, n) for n in ("int16", "int32", "int64") if hasattr(torch, f"u{n}")
+    }
 
     def where(condition: Any, x: Any, y: Any) -> Any:
         """One branch may be a Python number: it takes the other's dtype, as the standard says since 2024."""
@@ -60,8 +65,16 @@ def namespace() -> Any:
 
     def put_rows(array: Any, rows: Any, values: Any, axis: int) -> None:
         """In place: row ``rows[i]`` along ``axis`` becomes row ``i`` of ``values``."""
-        array.index_copy_(axis, rows.to(torch.int64), values.to(array.dtype))
+        bits = unsigned.get(array.dtype)  # of these torch only has the names; as signed numbers they can be moved
+        values = values.to(array.dtype)
+        if bits is not None:
+            array, values = array.view(bits), values.view(bits)
+        array.index_copy_(axis, rows.to(torch.int64), values)
 
-    functions = (where, argmax, take_along, scatter_rows, searchsorted, put_rows)
+    def take(x: Any, indices: Any, axis: int | None = None) -> Any:
+        bits = unsigned.get(x.dtype)
+        return standard.take(x, indices, axis=axis) if bits is None else take(x.view(bits), indices, axis).view(x.dtype)
+
+    functions = (where, argmax, take, take_along, scatter_rows, searchsorted, put_rows)
     names = {name: getattr(standard, name) for name in dir(standard) if not name.startswith("_")}
     return SimpleNamespace(**names | {f.__name__: f for f in functions})

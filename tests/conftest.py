@@ -1,12 +1,23 @@
-"""Hypothesis profiles, and a cache folder of our own for stevedore (its times are too coarse for tests)."""
+"""Hypothesis profiles, a cache folder of our own for stevedore (its times are too coarse for tests), and frameworks.
+
+A test that asks for ``framework``, ``cpu`` or ``tensor`` runs once for each framework that is installed.
+"""
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
+import frameworks
+import pytest
 from hypothesis import HealthCheck, settings
+
+import slotline as sl
+
+FRAMEWORKS = ("numpy", "torch", "paddle")
 
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="slotline-cache-")
 
@@ -18,3 +29,27 @@ settings.register_profile("dev", max_examples=30, **_COMMON)
 settings.register_profile("ci", max_examples=100, derandomize=True, **_COMMON)
 settings.register_profile("thorough", max_examples=2000, **_COMMON)
 settings.load_profile(os.environ.get("SLOTLINE_HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
+
+
+@pytest.fixture(scope="session", params=FRAMEWORKS)
+def framework(request: pytest.FixtureRequest) -> str:
+    """Each framework's name; one that is not installed skips, or fails where all of them are required."""
+    name: str = request.param
+    if name not in frameworks.INSTALLED:
+        missing = f"{name} is not installed"
+        if os.environ.get("SLOTLINE_REQUIRE_FRAMEWORKS") == "1":
+            pytest.fail(f"{missing}, and SLOTLINE_REQUIRE_FRAMEWORKS=1")
+        pytest.skip(missing)
+    return name
+
+
+@pytest.fixture(scope="session")
+def cpu(framework: str) -> sl.Backend:
+    """The default device with each framework."""
+    return frameworks.backend(framework)
+
+
+@pytest.fixture(scope="session")
+def tensor(framework: str) -> Callable[..., Any]:
+    """``tensor(values, dtype=None)``: a tensor of the framework, in memory of its own, made without slotline."""
+    return functools.partial(frameworks.tensor, framework)

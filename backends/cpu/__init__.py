@@ -118,7 +118,8 @@ class CpuBackend(Backend):
         stats: Stats,
         fills: Collection[str] = (),
     ) -> Event:
-        fn(reads, writes)
+        with self._tensors.running():
+            fn(reads, writes)
         return DONE
 
     def _named(self, tensor: Any) -> str:

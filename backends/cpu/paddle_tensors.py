@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from numpy.typing import NDArray
@@ -58,6 +60,18 @@ class PaddleTensors(Tensors):
     def why_not_written(self, tensor: Any) -> str:
         # A write past autograd would give wrong gradients in silence.
         return "" if tensor.stop_gradient else "a tensor that has gradients; write into tensor.detach()"
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        device = self._paddle.get_device()
+        if device == "cpu":
+            yield
+            return
+        self._paddle.set_device("cpu")
+        try:
+            yield
+        finally:
+            self._paddle.set_device(device)
 
     def namespace(self) -> Any:
         return compat.namespace()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,10 @@ class Tensors(ABC):
     @abstractmethod
     def why_not_written(self, tensor: Any) -> str:
         """What keeps a tensor from being written, and what to do; empty if nothing does."""
+
+    def running(self) -> AbstractContextManager[Any]:
+        """Around a step function: the engine's own defaults (device, gradients) do not reach it."""
+        return nullcontext()
 
     @abstractmethod
     def namespace(self) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,9 @@ from slotline.backends.cpu.tensors import Tensors, over_memory
 from slotline.compat import torch as compat
 from slotline.core.device import TensorInfo
 from slotline.core.field import DTYPES
+
+_CARRIERS = {"bfloat16": np.int16, "uint16": np.int16, "uint32": np.int32, "uint64": np.int64}
+"""What brings a dtype over that not every release takes from NumPy."""
 
 
 class TorchTensors(Tensors):
@@ -25,9 +30,11 @@ class TorchTensors(Tensors):
         self._names = {getattr(torch, name): name for name in DTYPES if hasattr(torch, name)}
 
     def wrap(self, array: NDArray[Any]) -> Any:
-        if array.dtype.name == "bfloat16":
-            return self._torch.from_numpy(array.view(np.int16)).view(self._torch.bfloat16)
-        return self._torch.from_numpy(array)
+        name = array.dtype.name
+        with self._torch.inference_mode(False):  # a tensor made in it could not be written outside of it
+            if name in _CARRIERS:
+                return self._torch.from_numpy(array.view(_CARRIERS[name])).view(getattr(self._torch, name))
+            return self._torch.from_numpy(array)
 
     def inspect(self, tensor: Any) -> TensorInfo | None:
         if not isinstance(tensor, self._torch.Tensor) or self.why_not(tensor):
@@ -67,6 +74,16 @@ class TorchTensors(Tensors):
     def why_not_written(self, tensor: Any) -> str:
         # A write past autograd would give wrong gradients in silence.
         return "a tensor that requires grad; write into tensor.detach()" if tensor.requires_grad else ""
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        torch = self._torch
+        with torch.inference_mode():  # which may write what an engine made in it, and what it did not
+            if torch.get_default_device().type == "cpu":
+                yield
+            else:
+                with torch.device("cpu"):
+                    yield
 
     def namespace(self) -> Any:
         return compat.namespace()

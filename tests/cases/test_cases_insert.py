@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from itertools import permutations
 from typing import Any
 
 import numpy as np
 import pytest
+from frameworks import backend
 
 import slotline as sl
+
+Maker = Callable[..., sl.SlotBatch]
 
 Task = sl.PrefillTask | sl.DecodeTask | sl.PreemptTask | sl.AbortTask
 
 EOS = 2
 
 
-def make(**values: Any) -> sl.SlotBatch:
+def build(framework: str, /, **values: Any) -> sl.SlotBatch:
     config = sl.BatchConfig(
         **{
             "max_num_seqs": 4,
@@ -31,7 +36,13 @@ def make(**values: Any) -> sl.SlotBatch:
     layout = sl.target_layout(config)
     if config.spec_method == "mtp":
         layout = layout | sl.mtp_layout(config)
-    return sl.SlotBatch(layout, sl.load_backend("cpu"))
+    return sl.SlotBatch(layout, backend(framework))
+
+
+@pytest.fixture
+def make(framework: str) -> Maker:
+    """Batches on each framework."""
+    return functools.partial(build, framework)
 
 
 def get(batch: sl.SlotBatch, name: str, slot: int) -> Any:
@@ -51,7 +62,7 @@ def step(batch: sl.SlotBatch, token: int) -> list[sl.Output]:
     return batch.fetch(ticket).result()
 
 
-def test_c12_resumed_request() -> None:  # I: the table
+def test_c12_resumed_request(make: Maker) -> None:  # I: the table
     batch = make()
     sl.insert_tasks(batch, [prefill(sl.Request("r", [1, 2, 3, 4, 5], [6, 7, 8]), slot=2)])
     assert get(batch, "input_ids", 2)[:8] == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -59,7 +70,7 @@ def test_c12_resumed_request() -> None:  # I: the table
     assert [get(batch, name, 2) for name in numbers] == [8, 0, 5, 3, False]
 
 
-def test_c13_resumed_in_chunks() -> None:  # I, L4
+def test_c13_resumed_in_chunks(make: Maker) -> None:  # I, L4
     batch = make(max_chunk_tokens=4)
     request = sl.Request("r", [1, 2, 3, 4, 5], [6, 7, 8])
     sl.insert_tasks(batch, [prefill(request, 0, 4)])
@@ -74,7 +85,7 @@ def test_c13_resumed_in_chunks() -> None:  # I, L4
     assert get(batch, "token_ids_all", 0)[:9] == [1, 2, 3, 4, 5, 6, 7, 8, 50]
 
 
-def test_c15_order_of_tasks() -> None:  # I3
+def test_c15_order_of_tasks(make: Maker) -> None:  # I3
     def running(*ids: str) -> sl.SlotBatch:
         batch = make()
         sl.insert_tasks(batch, [prefill(sl.Request(i, [5, 6, 7])) for i in ids])
@@ -96,7 +107,7 @@ def test_c15_order_of_tasks() -> None:  # I3
     assert len(seen) == 1
 
 
-def test_c18_no_free_slot() -> None:  # I1
+def test_c18_no_free_slot(make: Maker) -> None:  # I1
     batch = make()
     sl.insert_tasks(batch, [prefill(sl.Request(f"r{i}", [1, 2, 3])) for i in range(4)])
     before = batch.digest()
@@ -109,7 +120,7 @@ def test_c18_no_free_slot() -> None:  # I1
     assert "r0" in batch
 
 
-def test_c19_roles() -> None:  # D1
+def test_c19_roles(make: Maker) -> None:  # D1
     request = sl.Request("r", [11, 12, 13, 14, 15, 16], draft_token_ids=[40])
     lengths = ("seq_lens_encoder", "seq_lens_decoder", "seq_lens_this_time", "step_idx", "stop_flags")
     decode = make(role="decode")
@@ -135,7 +146,7 @@ def test_c19_roles() -> None:  # D1
         (sl.SamplingParams(stop_seqs=[[40]]), 40, sl.FinishReason.STOP),
     ],
 )
-def test_c20_first_token_ends(sampling: sl.SamplingParams, token: int, reason: int) -> None:  # D4
+def test_c20_first_token_ends(make: Maker, sampling: sl.SamplingParams, token: int, reason: int) -> None:  # D4
     batch = make(role="decode")
     request = sl.Request("r", [11, 12, 13], draft_token_ids=[token], sampling=sampling)
     receipt = sl.insert_tasks(batch, [prefill(request)])
@@ -147,7 +158,7 @@ def test_c20_first_token_ends(sampling: sl.SamplingParams, token: int, reason: i
     assert (receipt.launch_tokens, batch.ticket().request_ids) == (0, [])  # emitted once: in the receipt
 
 
-def test_c21_chunks_of_a_prompt() -> None:  # L4
+def test_c21_chunks_of_a_prompt(make: Maker) -> None:  # L4
     batch = make(max_chunk_tokens=4)
     request = sl.Request("r", range(10, 20), sampling=sl.SamplingParams(max_dec_len=1))
     seen = []
@@ -158,7 +169,7 @@ def test_c21_chunks_of_a_prompt() -> None:  # L4
     assert seen == [[0, 0, False], [0, 0, False], [1, 1, True]]
 
 
-def test_c23_decode_task_writes_blocks_only() -> None:  # I4
+def test_c23_decode_task_writes_blocks_only(make: Maker) -> None:  # I4
     batch = make(max_num_seqs=200, num_blocks=None)
     sampling = sl.SamplingParams(temperature=0.5, top_p=0.9)
     ids = [f"r{i:03}" for i in range(200)]
@@ -176,7 +187,7 @@ def test_c23_decode_task_writes_blocks_only() -> None:  # I4
     assert counts == {"transfers": 1, "kernels": 1, "host_synchronisations": 0, "device_to_host": 0}
 
 
-def test_c24_restarted_request() -> None:  # P2, I3
+def test_c24_restarted_request(make: Maker) -> None:  # P2, I3
     batch = make()
     lists = batch.side_table("lists", lambda request: [])
     request = sl.Request("r", [1, 2, 3])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,15 @@ from slotline.core import derived
 from slotline.core.batch import SlotBatch
 from slotline.core.commit import commit_step
 from slotline.core.config import BatchConfig
+from slotline.core.draft_step import prepare_draft
+from slotline.core.errors import LayoutError
+from slotline.core.layout import BufferLayout
 from slotline.core.registry import load_backend
+from slotline.core.sampling import SamplingParams
+from slotline.core.step import prepare_step
+from slotline.core.tasks import Request
 from slotline.core.ticket import Ticket
-from slotline.replay import side
+from slotline.replay import driver, side
 from slotline.replay.driver import ReplayOptions, ReplayResult, replay
 from slotline.replay.model import EOS
 from slotline.replay.traces import TraceRow
@@ -45,6 +52,7 @@ def attempt(
     seed: int = 0,
     verify: bool = True,
     hashed: bool = False,
+    framework: str = "numpy",
     **options: object,
 ) -> ReplayResult:
     config = BatchConfig(
@@ -60,7 +68,7 @@ def attempt(
         **METHODS[method],  # type: ignore[arg-type]
     )
     chosen = ReplayOptions(verify=verify, seed=seed, **options)  # type: ignore[arg-type]
-    return replay(rows(count, seed, hashed), config, load_backend("cpu"), chosen)
+    return replay(rows(count, seed, hashed), config, load_backend("cpu", framework=framework), chosen)
 
 
 def run(method: str, *, count: int = 40, **options: Any) -> ReplayResult:
@@ -100,6 +108,14 @@ def test_the_digest_knows_no_order(split: bool) -> None:
     assert len({tuple(r.tasks.items()) for r in runs}) == 1
     other = run("mtp", split=split, num_blocks=60, abort_rate=0.1, condense_every=5, seed=1)
     assert other.digest != runs[0].digest
+
+
+@pytest.mark.parametrize("split", [False, True], ids=["mixed", "split"])
+@pytest.mark.parametrize("method", ["none", "mtp3"])
+def test_every_framework_gives_one_digest(framework: str, method: str, split: bool) -> None:
+    """B8: the same steps, results and bytes, whoever's tensors they are."""
+    options: dict[str, Any] = {"num_blocks": 60, "abort_rate": 0.2, "condense_every": 3, "split": split, "count": 15}
+    assert run(method, framework=framework, **options).digest == run(method, **options).digest
 
 
 @given(
@@ -166,3 +182,64 @@ def test_a_field_left_out_of_condense_is_caught(monkeypatch: pytest.MonkeyPatch,
     result = attempt("mtp", abort_rate=0.2, condense_every=2)
     assert result.mismatch is not None
     assert result.mismatch.field == name
+
+
+def lost(change: Callable[[Request], dict[str, Any]]) -> type[Request]:
+    """A Request whose hand-over changes something on the way."""
+
+    class Changed(Request):
+        @classmethod
+        def from_handover(cls, record: Any, layout: Any = None) -> Request:
+            made = Request.from_handover(record, layout)
+            parts: dict[str, Any] = {
+                "output_token_ids": made.output_token_ids,
+                "draft_token_ids": made.draft_token_ids,
+                "sampling": made.sampling,
+            }
+            return Request(made.request_id, made.prompt_token_ids, **{**parts, **change(made)})
+
+    return Changed
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda r: {"draft_token_ids": [*(r.draft_token_ids[:1] ^ 1), *r.draft_token_ids[1:]]},
+        lambda r: {"output_token_ids": r.output_token_ids[:-1]},
+        lambda r: {"sampling": SamplingParams(infer_seed=r.sampling.infer_seed, max_dec_len=r.sampling.max_dec_len)},
+    ],
+    ids=["first token", "outputs", "sampling"],
+)
+def test_a_handover_that_loses_something_is_caught(monkeypatch: pytest.MonkeyPatch, change: Any) -> None:
+    """Sabotage: the record does not say what the prefill side knew (D5)."""
+    monkeypatch.setattr(driver, "Request", lost(change))
+    result = attempt("mtp", split=True, num_blocks=60, seed=2)
+    assert result.mismatch is not None
+
+
+def test_peers_meet_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """D5: a decode side of another vocabulary is refused."""
+
+    def other(config: BatchConfig) -> BufferLayout:
+        return real(dataclasses.replace(config, vocab_size=600) if config.role == "decode" else config)
+
+    real = driver.replay_layout
+    monkeypatch.setattr(driver, "replay_layout", other)
+    with pytest.raises(LayoutError, match="vocab_size is 500 here and 600 there"):
+        attempt("mtp", split=True)
+
+
+def test_a_wrong_lookahead_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sabotage: each level reads what level 1 reads (M1)."""
+    monkeypatch.setattr(side, "prepare_draft", lambda batch, step, level, drafted: prepare_draft(batch, step, 1))
+    result = attempt("mtp3")
+    assert result.mismatch is not None
+    assert result.mismatch.field == "draft level 2.input_ids"
+
+
+def test_a_step_with_a_forgotten_row_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sabotage: the lowest slot is left out of each step (L1)."""
+    monkeypatch.setattr(side, "prepare_step", lambda batch: prepare_step(batch, skip=[batch.owner(batch.occupied[0])]))
+    result = attempt("none")
+    assert result.mismatch is not None
+    assert result.mismatch.field.startswith("step.")

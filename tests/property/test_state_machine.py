@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from frameworks import INSTALLED, backend, fewer, host
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import slotline as sl
 from slotline.testing import strategies as some
+from slotline.testing import strategies_draft as some_drafts
 from slotline.testing.reference import ReferenceBatch, RefReceipt, RefTicket
+from slotline.testing.reference_draft import is_late, packed_draft, same
 from slotline.testing.reference_faults import same_faults
 from slotline.testing.reference_pack import packed
 from slotline.testing.strategies_invalid import mixed_calls
@@ -22,6 +25,8 @@ Pair = tuple[sl.Ticket, RefTicket]
 class Operations(RuleBasedStateMachine):
     """One batch and one reference, driven alike."""
 
+    framework = "numpy"
+
     def __init__(self) -> None:
         super().__init__()
         self.open: list[Pair] = []
@@ -31,7 +36,7 @@ class Operations(RuleBasedStateMachine):
     def make(self, data: st.DataObject) -> None:
         config = data.draw(some.configs())
         layout = data.draw(some.layouts(config))
-        self.batch = sl.SlotBatch(layout, sl.load_backend("cpu"))
+        self.batch = sl.SlotBatch(layout, backend(self.framework))
         self.ref = ReferenceBatch(layout)
         self.sides = self.batch.side_table("own_object", lambda request: [request.request_id])
         self.owners: dict[str, int] = {}
@@ -52,6 +57,9 @@ class Operations(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def insert(self, data: st.DataObject) -> None:  # I
+        self._insert(data)
+
+    def _insert(self, data: st.DataObject) -> None:
         tasks = data.draw(some.calls(self.ref))
         assert self.ref.faults(tasks) == []
         self._same_receipt(sl.insert_tasks(self.batch, tasks), self.ref.insert(tasks))
@@ -92,7 +100,7 @@ class Operations(RuleBasedStateMachine):
         step, ticket = pair
         assert isinstance(step, sl.Step)
         for name, wanted in packed(self.ref, ticket, step.num_tokens).items():
-            assert getattr(step.arrays, name).tolist() == wanted, name
+            assert host(getattr(step, name)).tolist() == wanted, name
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())
@@ -147,6 +155,55 @@ class Operations(RuleBasedStateMachine):
         sl.commit_drafts(self.batch, pair[0], drafts)
         self.ref.commit_drafts(pair[1], drafts)
 
+    @precondition(lambda self: self.ref.config.num_levels and self.committed)
+    @rule(data=st.data())
+    def draft_level(self, data: st.DataObject) -> None:  # L5, M1 to M5
+        pair = data.draw(st.sampled_from(self.committed[-2:]))
+        level = data.draw(st.integers(1, self.ref.config.num_drafts))
+        self._draft_level(data, pair, level, data.draw(some_drafts.drafted(self.ref, level)))
+
+    def _draft_level(self, data: st.DataObject, pair: Pair, level: int, drafted: Any) -> None:
+        step, ticket = pair  # a step, or the ticket of an engine that packs its rows itself
+        rows = data.draw(some_drafts.micro_batches(ticket))
+        given = None if level == 1 and data.draw(st.booleans()) else drafted
+        if is_late(self.ref, ticket, rows):
+            with pytest.raises(sl.TaskError):
+                sl.prepare_draft(self.batch, step, level, given, rows)
+            return
+        draft = sl.prepare_draft(self.batch, step, level, given, rows)
+        assert host(draft.input_ids).shape == (step.num_tokens,)
+        for name, wanted in packed_draft(self.ref, ticket, level, step.num_tokens, drafted, rows).items():
+            got = host(getattr(draft, name)).tolist()
+            assert same(got, wanted) if name == "input_ids" else got == wanted, (name, got, wanted)
+
+    @precondition(lambda self: self.ref.config.num_levels)
+    @rule(data=st.data(), disturbed=st.booleans())
+    def mtp_step(self, data: st.DataObject, disturbed: bool) -> None:  # L5, M
+        """A step and all its draft levels; ``disturbed``: rows move, leave and continue in between."""
+        step = sl.prepare_step(self.batch)
+        pair = step, self.ref.ticket()
+        self._same_arrays(pair)
+        self._commit(data, pair)
+        drafts = data.draw(some_drafts.drafted(self.ref, self.ref.config.num_drafts + 1, lowest=0))
+        for level in range(1, self.ref.config.num_drafts + 1):
+            if disturbed:
+                self._disturb(data)
+            self._draft_level(data, pair, level, drafts[:, : level - 1])
+        if not self.ref.drafts_are_late(pair[1]):
+            sl.commit_drafts(self.batch, pair[0], drafts)
+            self.ref.commit_drafts(pair[1], drafts)
+
+    def _disturb(self, data: st.DataObject) -> None:
+        kind = data.draw(st.sampled_from(["condense", "swap", "insert", "step"]))
+        if kind == "condense":
+            self._condense()
+        elif kind == "swap":
+            self._swap(data)
+        elif kind == "insert":
+            self._insert(data)
+        else:  # of a row that the drafted step does not hold, or it comes too late
+            self.open.append((self.batch.ticket(), self.ref.ticket()))
+
     @precondition(lambda self: self.committed)
     @rule(data=st.data())
     def fetch(self, data: st.DataObject) -> None:  # L6, M7
@@ -161,6 +218,9 @@ class Operations(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def swap(self, data: st.DataObject) -> None:  # S4
+        self._swap(data)
+
+    def _swap(self, data: st.DataObject) -> None:
         slots = st.integers(0, self.ref.config.max_num_seqs - 1)
         i, j = data.draw(slots), data.draw(slots)
         self.batch.swap(i, j)
@@ -168,6 +228,9 @@ class Operations(RuleBasedStateMachine):
 
     @rule()
     def condense(self) -> None:  # S5
+        self._condense()
+
+    def _condense(self) -> None:
         assert self.batch.condense() == self.ref.condense()
 
     @precondition(lambda self: self.ref.slot_map())
@@ -179,10 +242,11 @@ class Operations(RuleBasedStateMachine):
     @precondition(lambda self: len(self.committed) > 3)
     @rule()
     def reset(self) -> None:  # S6
-        pointers = {n: self.batch[n].ctypes.data for n in self.batch.layout.names}
+        names = [f.name for f in self.batch.layout if f.on_device]
+        pointers = [self.batch.backend.inspect(self.batch[n]).pointer for n in names]
         self.batch.reset()
         self.ref.reset()
-        assert pointers == {n: self.batch[n].ctypes.data for n in self.batch.layout.names}
+        assert pointers == [self.batch.backend.inspect(self.batch[n]).pointer for n in names]
 
     # -- what always holds
 
@@ -202,9 +266,25 @@ class Operations(RuleBasedStateMachine):
             return
         for slot, row in self.ref.occupied():
             speculative = self.ref.config.spec_method != "none" and row.encoder == 0
-            ids = self.batch["draft_tokens" if speculative else "input_ids"][slot]
+            ids = self.batch.host_array("draft_tokens" if speculative else "input_ids")[slot]
             assert (ids[: row.length] >= 0).all()
 
 
-Operations.TestCase.settings = settings(stateful_step_count=40)
-TestOperations = Operations.TestCase
+class OperationsOnTorch(Operations):
+    framework = "torch"
+
+
+class OperationsOnPaddle(Operations):
+    framework = "paddle"
+
+
+def machine_of(operations: type[Operations]) -> type:
+    case: type = operations.TestCase
+    case.settings = settings(fewer(1, operations.framework), stateful_step_count=40)  # type: ignore[attr-defined]
+    mark = pytest.mark.skipif(operations.framework not in INSTALLED, reason=f"{operations.framework} is missing")
+    return mark(case)
+
+
+TestOperations = machine_of(Operations)
+TestOperationsOnTorch = machine_of(OperationsOnTorch)
+TestOperationsOnPaddle = machine_of(OperationsOnPaddle)

@@ -96,7 +96,12 @@ def replay(
         typer.Option(help="Shuffle the tasks within each call; the digest must stay the same.", rich_help_panel=CHECKS),
     ] = None,
     backend: Annotated[str | None, typer.Option(help="Backend by name. (default: the settings, else auto)")] = None,
-    framework: Annotated[str | None, typer.Option(help="Whose tensors: numpy, torch or paddle.")] = None,
+    framework: Annotated[
+        str | None,
+        typer.Option(
+            help="Whose tensors: numpy, torch or paddle. The digest is the same. (default: the backend's own)"
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Drive a request trace through a continuous-batching scheduler and insert_tasks into a backend's buffers.
@@ -105,14 +110,20 @@ def replay(
     the youngest request when blocks run out and resumes it later; results arrive one step late, as in an engine that
     overlaps the two. Requests longer than the model are refused and counted. A stand-in for the model draws tokens
     from few symbols, so that stop sequences really match. At its end each request's output is compared with plain
-    generation, and with --verify every row of every field is compared after every step.
+    generation, and with --verify every row of every field is compared after every step, and all packed arrays of
+    each step and each draft level.
 
-    The digest stands for everything that happened; it is the same on every run, for every --order-seed.
+    With --role split each request changes sides as the bytes of a hand-over record, and the two sides compare their
+    layouts before anything runs.
+
+    The digest stands for everything that happened; it is the same on every run, for every --order-seed and for every
+    --framework.
 
     Exit status: 0; 1 at the first difference, which is shown; 2 for bad usage or a trace that cannot be read.
 
     Examples: [bold]slotline replay --synthetic 2000 --verify[/bold],
-    [bold]slotline replay trace.csv --role split --spec-method mtp --num-blocks 2000 --abort-rate 0.05[/bold]
+    [bold]slotline replay trace.csv --role split --spec-method mtp --num-blocks 2000 --abort-rate 0.05[/bold],
+    [bold]slotline replay --synthetic 200 --verify --framework torch[/bold]
     """
     if (trace is None) == (synthetic_requests is None):
         raise ConfigError("give either a TRACE or --synthetic N, see: slotline replay --help")

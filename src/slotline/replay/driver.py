@@ -19,10 +19,14 @@ from slotline.core.backend import Backend
 from slotline.core.config import BatchConfig
 from slotline.core.errors import ConfigError
 from slotline.core.fetch import Output
+from slotline.core.handover import export_handover
 from slotline.core.layout import BufferLayout
+from slotline.core.peer import Peer, check_peer
 from slotline.core.quantities import Ended
+from slotline.core.sampling import SCALAR_NAMES, SamplingParams
 from slotline.core.standard import mtp_layout, target_layout
 from slotline.core.stop import FinishReason
+from slotline.core.tasks import Request
 from slotline.replay.formats import TraceRow
 from slotline.replay.model import StandIn, generated_by
 from slotline.replay.plain import generate
@@ -122,6 +126,10 @@ class _Replay:
                 order_seed=options.order_seed,
             )
             self.loops.append(_Loop(side, self._scheduler(side.batch.config), options.condense_every))
+        if options.split:
+            here, there = (loop.side.batch.layout for loop in self.loops)
+            check_peer(here, Peer.of(there).encode())
+            check_peer(there, Peer.of(here).encode())
 
     def _scheduler(self, config: BatchConfig) -> Scheduler:
         assert config.num_blocks is not None
@@ -166,10 +174,21 @@ class _Replay:
 
     def _end(self, sequence: Sequence, out: Output | None) -> None:
         if out is not None and out.finish_reason == FinishReason.HANDOVER:
-            sequence.handed = [*out.tokens, *out.draft_tokens]
-            self.loops[1].scheduler.wait(sequence)
+            self._hand_over(sequence, out)
             return
         self._check(sequence, out)
+
+    def _hand_over(self, sequence: Sequence, out: Output) -> None:
+        """From one side to the other as bytes, as between two machines (D5); what arrives is what was asked for."""
+        prefill, decode = self.loops
+        record = export_handover(prefill.side.batch, sequence.request_id).encode()
+        arrived = sequence.handed = Request.from_handover(record, decode.side.batch.layout)
+        history = [*sequence.prompt.tolist(), *sequence.outputs[: -len(out.tokens)]]
+        want = (history, [*out.tokens, *out.draft_tokens], *_asked(sequence.sampling))
+        got = (arrived.history.tolist(), arrived.draft_token_ids.tolist(), *_asked(arrived.sampling))
+        if want != got:
+            raise Difference(Mismatch("handover", None, sequence.request_id, None, want, got))
+        decode.scheduler.wait(sequence)
 
     def _check(self, sequence: Sequence, out: Output | None) -> None:
         """A request's whole life against plain generation; without ``out`` it was given up on its way."""
@@ -190,6 +209,12 @@ class _Replay:
         if len(self.loops) == 1:
             return self.loops[0].side.digest()
         return hashlib.blake2b("".join(loop.side.digest() for loop in self.loops).encode(), digest_size=32).hexdigest()
+
+
+def _asked(sampling: SamplingParams) -> tuple[Any, ...]:
+    """All that a request asks of the sampler, to be compared."""
+    values = [getattr(sampling, name) for name in SCALAR_NAMES]
+    return (*values, [seq.tolist() for seq in sampling.stop_lists], np.asarray(sampling.bad_tokens).tolist())
 
 
 class _Loop:

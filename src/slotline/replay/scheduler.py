@@ -219,9 +219,8 @@ class Scheduler:
             return None
         outputs = sequence.outputs
         if self.config.role == "decode":
-            request = Request(
-                sequence.request_id, sequence.prompt, outputs[:-1], sequence.handed, sampling=sequence.sampling
-            )
+            assert sequence.handed is not None
+            request = sequence.handed
             start, end = 0, len(request.history)
             covered = end + self._first_step(sequence)
         else:

@@ -14,17 +14,22 @@ import numpy as np
 from slotline.core.backend import Backend
 from slotline.core.batch import SlotBatch
 from slotline.core.commit import commit_step
+from slotline.core.draft_step import prepare_draft
 from slotline.core.drafts import commit_drafts
 from slotline.core.fetch import Fetch, Output
 from slotline.core.insert import InsertReceipt, insert_tasks
 from slotline.core.layout import BufferLayout
+from slotline.core.step import Step as Prepared
+from slotline.core.step import prepare_step
 from slotline.core.tasks import Task
-from slotline.core.ticket import Ticket
 from slotline.replay.model import StandIn, StepResult
+from slotline.replay.packing import differs, packed_level, packed_step
 from slotline.testing.reference import Mismatch, ReferenceBatch
 
 DIGEST_EVERY = 64
 _RECEIPT = ("slots", "epochs", "ended", "released", "cut", "num_active", "has_prefill", "launch_tokens")
+_RESULT = ("request_id", "tokens", "finish_reason", "stop_match", "draft_tokens", "stale")
+"""What the digest knows of a result; what rides along with a fetch is the engine's own."""
 
 
 class Difference(Exception):
@@ -36,10 +41,10 @@ class Difference(Exception):
 
 
 class Step:
-    """A step on its way: the batch's ticket, the reference's, and what the model gave when it ran."""
+    """A step on its way: as the batch prepared it, the reference's ticket, and what the model gave when it ran."""
 
-    def __init__(self, ticket: Ticket, reference: Any, result: StepResult) -> None:
-        self.ticket, self.reference, self.result = ticket, reference, result
+    def __init__(self, prepared: Prepared, reference: Any, result: StepResult) -> None:
+        self.prepared, self.reference, self.result = prepared, reference, result
         self.fetch: Fetch | None = None
 
 
@@ -85,40 +90,53 @@ class Side:
         """Prepare the next step and run the model on it; None if no row has anything to do."""
         if not self.batch.num_active:
             return None
-        ticket = self.batch.ticket()
-        reference = None if self.reference is None else self.reference.ticket()
-        return Step(ticket, reference, self._model.run(self.batch))
+        prepared = prepare_step(self.batch)
+        ticket = None if self.reference is None else self.reference.ticket()
+        if self.reference is not None and ticket is not None:
+            expected = packed_step(self.reference, ticket, prepared.num_tokens)
+            self._require(differs(self.batch, "step", prepared, expected))
+        return Step(prepared, ticket, self._model.run(self.batch))
 
     def commit(self, step: Step) -> None:
         tokens, number, drafts = step.result
-        commit_step(self.batch, step.ticket, tokens, number)
-        if drafts.shape[1]:
-            commit_drafts(self.batch, step.ticket, drafts)
-        step.fetch = self.batch.fetch(step.ticket)
+        commit_step(self.batch, step.prepared, tokens, number)
         if self.reference is not None:
             self.reference.commit(step.reference, tokens, number)
-            if drafts.shape[1]:
+        if self.batch.config.num_levels:
+            self._draft(step)
+        if drafts.shape[1]:
+            commit_drafts(self.batch, step.prepared, drafts)
+            if self.reference is not None:
                 self.reference.commit_drafts(step.reference, drafts)
+        step.fetch = self.batch.fetch(step.prepared)
         self.steps += 1
+
+    def _draft(self, step: Step) -> None:
+        """The inputs of each MTP level, given the drafts of the levels before; the model has made them all already."""
+        for level in range(1, self.batch.config.num_drafts + 1):
+            drafted = step.result.draft_tokens[:, : level - 1]
+            draft = prepare_draft(self.batch, step.prepared, level, drafted)
+            if self.reference is not None:
+                expected = packed_level(self.reference, step.reference, level, step.prepared.num_tokens, drafted)
+                self._require(differs(self.batch, f"draft level {level}", draft, expected))
 
     def result(self, step: Step) -> list[Output]:
         assert step.fetch is not None
         outputs = step.fetch.result()
-        self._note(outputs)
+        told = [tuple(getattr(out, name) for name in _RESULT) for out in outputs]
+        self._note(told)
         if self.reference is not None:
             self.reference.taken(step.reference)
             expected = self.reference.outputs(step.reference)
-            for got, want in zip(outputs, expected, strict=False):
-                self._same("result", tuple(want), tuple(got), got.request_id)
+            for got, want in zip(told, expected, strict=False):
+                self._same("result", tuple(getattr(want, name) for name in _RESULT), got, want.request_id)
             self._same("result", len(expected), len(outputs))
         return outputs
 
     def compare(self) -> None:
         """All rows of all fields against the reference, and every row in a step against its block table."""
         if self.reference is not None:
-            found = self.reference.compare(self.batch)
-            if found is not None:
-                raise Difference(found)
+            self._require(self.reference.compare(self.batch))
             self._covered()
         if self.steps % DIGEST_EVERY == 0:
             self._note(self.batch.digest())
@@ -141,6 +159,10 @@ class Side:
 
     def _note(self, value: Any) -> None:
         self._chain.update(msgspec.json.encode(value))
+
+    def _require(self, found: Mismatch | None) -> None:
+        if found is not None:
+            raise Difference(found)
 
     def _same(self, field: str, expected: Any, got: Any, request_id: str | None = None) -> None:
         if expected != got:

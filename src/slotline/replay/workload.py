@@ -10,6 +10,7 @@ import numpy as np
 from slotline.core.config import BatchConfig
 from slotline.core.ids import Ids
 from slotline.core.sampling import SamplingParams
+from slotline.core.tasks import Request
 from slotline.replay.model import SYMBOLS
 from slotline.replay.traces import TraceRow
 
@@ -33,8 +34,8 @@ class Sequence:
     """Steps after the first admission at which the request is given up."""
     outputs: list[int] = field(default_factory=list)
     """What the scheduler knows to be generated."""
-    handed: list[int] = field(default_factory=list)
-    """Role split: the first token and the drafts that the prefill side made."""
+    handed: Request | None = None
+    """Role split: what the prefill side handed over last, as it arrived."""
     abort_step: int | None = None
 
     @property

@@ -171,7 +171,9 @@ class ReferenceBatch:
             if row is None or row.bound == 0 or row.in_open_step:
                 continue
             row.ticket = ticket
-            ticket.entries.append(RefEntry(slot, row, row.length, row.last, len(row.output), row.encoder > 0))
+            ticket.entries.append(
+                RefEntry(slot, row, row.length, row.last, len(row.output), row.encoder > 0, row.decoder, row.end)
+            )
         return ticket
 
     def commit(self, ticket: RefTicket, accept_tokens: Any, accept_num: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -68,6 +68,8 @@ class RefOutput(NamedTuple):
     stop_match: tuple[int, int] | None
     draft_tokens: list[int]
     stale: bool
+    extra: Mapping[str, Any] = {}
+    """What rode along; the reference has nothing of its own."""
 
 
 class Mismatch(NamedTuple):
@@ -125,6 +127,10 @@ class RefEntry:
     last: bool
     step_idx: int
     prefill: bool
+    start: int
+    """seq_lens_decoder before the commit."""
+    end: int
+    """Where the row's newest chunk ended; a continuing chunk moves it."""
     tokens: list[int] = field(default_factory=list)
     reason: int = NONE
     match: tuple[int, int] | None = None

@@ -1,0 +1,1 @@
+"""Examples, run from the repository's root: ``python -m examples.tiny_engine``."""

@@ -1,0 +1,89 @@
+"""Every array of every draft level as the reference has it, along steps in which rows move, leave and come (L5, M)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from frameworks import backend, fewer, host, tensor
+from hypothesis import given
+from hypothesis import strategies as st
+
+import slotline as sl
+from slotline.testing import strategies as some
+from slotline.testing import strategies_draft as some_drafts
+from slotline.testing.reference import ReferenceBatch, RefTicket
+from slotline.testing.reference_draft import is_late, packed_draft, same
+
+
+def disturb(data: st.DataObject, batch: sl.SlotBatch, ref: ReferenceBatch) -> None:
+    """Between two levels: rows move, leave, come, or continue their prompt."""
+    kind = data.draw(st.sampled_from(["nothing", "swap", "condense", "release", "insert"]))
+    ids = sorted(ref.slot_map())
+    if kind == "swap":
+        i, j = (data.draw(st.integers(0, batch.config.max_num_seqs - 1)) for _ in range(2))
+        batch.swap(i, j)
+        ref.swap(i, j)
+    elif kind == "condense":
+        assert batch.condense() == ref.condense()
+    elif kind == "release" and ids:
+        gone = [data.draw(st.sampled_from(ids))]
+        batch.release(gone)
+        ref.release(gone)
+    elif kind == "insert":
+        tasks = data.draw(some.calls(ref))
+        sl.insert_tasks(batch, tasks)
+        ref.insert(tasks)
+
+
+def check_levels(
+    data: st.DataObject, batch: sl.SlotBatch, ref: ReferenceBatch, step: sl.Ticket, ticket: RefTicket
+) -> Any:
+    """All levels of a committed step; the drafts [S, K] that they were given."""
+    framework, config = batch.backend.framework, batch.config
+    drafts = data.draw(some_drafts.drafted(ref, config.num_drafts + 1, lowest=0))
+    rows = data.draw(some_drafts.micro_batches(ticket))
+    for level in range(1, config.num_drafts + 1):
+        disturb(data, batch, ref)
+        if is_late(ref, ticket, rows):
+            break
+        before = drafts[:, : level - 1]
+        draft = sl.prepare_draft(batch, step, level, tensor(framework, before), rows)
+        for name, wanted in packed_draft(ref, ticket, level, step.num_tokens, before, rows).items():
+            got = host(getattr(draft, name)).tolist()
+            assert same(got, wanted) if name == "input_ids" else got == wanted, (level, name, got, wanted)
+    return drafts
+
+
+def test_l5_every_level_as_the_reference(framework: str) -> None:
+    @fewer(1, framework)
+    @given(st.data())
+    def every_level(data: st.DataObject) -> None:
+        config = data.draw(
+            some.configs(
+                methods=["mtp"], eos_token_ids=(), max_stop_seqs=data.draw(st.sampled_from([0, 1])), max_num_seqs=4,
+                max_model_len=data.draw(st.integers(20, 40)), num_blocks=60, block_size=4,
+            )
+        )  # fmt: skip
+        layout = some.full_layout(config)
+        batch, ref = sl.SlotBatch(layout, backend(framework)), ReferenceBatch(layout)
+        for _ in range(data.draw(st.integers(2, 5))):
+            tasks = data.draw(some.calls(ref))
+            sl.insert_tasks(batch, tasks)
+            ref.insert(tasks)
+            step, ticket = sl.prepare_step(batch), ref.ticket()
+            tokens, counts = data.draw(some.accepted(ref, ticket))
+            sl.commit_step(batch, step, tensor(framework, tokens), tensor(framework, counts))
+            ref.commit(ticket, tokens, counts)
+            drafts = check_levels(data, batch, ref, step, ticket)
+            if not ref.drafts_are_late(ticket):
+                sl.commit_drafts(batch, step, tensor(framework, drafts))
+                ref.commit_drafts(ticket, drafts)
+            if data.draw(st.booleans()):
+                outputs = [tuple(o) for o in batch.fetch(step).result()]
+                assert outputs == [tuple(o) for o in ref.outputs(ticket)]
+                ref.taken(ticket)
+            assert np.array_equal(host(batch["step_idx"]), ref.arrays["step_idx"])
+        assert ref.compare(batch) is None
+
+    every_level()

@@ -197,9 +197,8 @@ class _Functions:
 
     def _extreme(self, name: str, x: Tensor, axis: Axis, keepdims: bool, dtype: Any) -> Tensor:
         if isinstance(axis, int) and not x.size and x.shape[axis]:  # no rows: 3.0 refuses it
-            axis %= x.ndim
-            kept = [1] * keepdims
-            return self.zeros([*x.shape[:axis], *kept, *x.shape[axis + 1 :]], dtype)
+            at = axis % x.ndim
+            return self.zeros([*x.shape[:at], *[1] * keepdims, *x.shape[at + 1 :]], dtype)
         return getattr(self._paddle, name)(x, axis=axis, keepdim=keepdims)
 
     # -- by index

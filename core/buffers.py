@@ -91,8 +91,8 @@ class Buffers:
         fills = {f.name: f.fill for f in self.layout}
 
         def run(_xp: Any, writes: Mapping[str, Any]) -> None:
-            for name, array in writes.items():
-                array[...] = fills[name]
+            for name, array in writes.items():  # not every framework can write into a tensor without axes
+                (array if array.ndim else array[None])[...] = fills[name]
 
         self.run_on({name: name for name in fills}, run, operation)
 

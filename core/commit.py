@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slotline.core import result
-from slotline.core.namespace import Array, put, wide
+from slotline.core.namespace import Array, put, whole
 from slotline.core.scan import LIMITS, StopScan, history_tail, scan
 from slotline.core.stop import FinishReason
 from slotline.core.ticket import LAST, PLACE, SOURCE, TAKEN, Ticket
@@ -59,7 +60,8 @@ def commit_step(batch: SlotBatch, step: Ticket, accept_tokens: Any, accept_num: 
     tokens = batch.argument("accept_tokens", accept_tokens, (config.max_num_seqs, config.num_drafts + 1))
     count = batch.argument("accept_num", accept_num, (config.max_num_seqs,))
     moved = bool((places[SOURCE] != np.where(places[SOURCE] >= 0, np.arange(config.max_num_seqs), -1)).any())
-    stale = frozenset(e.epoch for e in step.entries if places[PLACE, e.slot] < 0)
+    gone = (places[TAKEN] > 0) & (places[PLACE] < 0)
+    stale = frozenset(e.epoch for e in step.entries if gone[e.slot]) if gone.any() else frozenset[int]()
 
     def run(xp: Any, reads: Any, writes: Any) -> None:
         commit_rows(xp, reads, writes, config, moved or bool(stale))
@@ -71,30 +73,30 @@ def commit_step(batch: SlotBatch, step: Ticket, accept_tokens: Any, accept_num: 
         writes=WRITES,
         given={"tokens": tokens, "count": count, "places": places},
         held={"lengths": step.lengths},
-        made=[("result", result.shape(config.max_num_seqs, config.num_drafts), "int64")],
+        made=[("result", result.shape(config.max_num_seqs, config.num_drafts), "int32")],
         live="places",
     )
     step.result = out["result"]
     step.stale, step.state = stale, "committed"
     if stale:
         batch.stats.add("stale_results", "commit", len(stale))
-    _tell_host(batch, step)
+    _tell_host(batch, step, places)
 
 
 def commit_rows(xp: Any, reads: Mapping[str, Array], w: Mapping[str, Array], config: BatchConfig, moved: bool) -> None:
     """The table of L4 on arrays of all slots. ``moved``: a row lies elsewhere than at prepare time, or is gone."""
     places = reads["places"]
     live = places[SOURCE] >= 0
-    tokens, count = wide(xp, reads["tokens"]), wide(xp, reads["count"])
+    tokens, count = whole(xp, reads["tokens"]), whole(xp, reads["count"])
     at = xp.clip(places[SOURCE], 0, None)
     accepted = xp.take(tokens, at, axis=0) if moved else tokens  # [S, K + 1]
     width = accepted.shape[1]
-    column = xp.arange(width, dtype=xp.int64)
+    column = xp.arange(width, dtype=xp.int32)
     zero = xp.zeros_like(count)
 
-    length = xp.where(live, wide(xp, w["seq_lens_this_time"]), 0)
-    step_idx, start = wide(xp, w["step_idx"]) + 0, wide(xp, w["seq_lens_decoder"]) + 0  # as they were
-    history = wide(xp, reads["prompt_lens"]) + step_idx
+    length = xp.where(live, whole(xp, w["seq_lens_this_time"]), 0)
+    step_idx, start = whole(xp, w["step_idx"]) + 0, whole(xp, w["seq_lens_decoder"]) + 0  # as they were
+    history = whole(xp, reads["prompt_lens"]) + step_idx
     in_step = length > 0
     prefills = in_step & (w["seq_lens_encoder"] > 0)
     last = in_step & (start + length >= history)
@@ -114,10 +116,10 @@ def commit_rows(xp: Any, reads: Mapping[str, Array], w: Mapping[str, Array], con
     after = xp.where(ended, 0, start + xp.where(last & ~prefills, kept, length))
     put(xp, w["seq_lens_decoder"], in_step, after)
     put(xp, w["seq_lens_encoder"], in_step, 0)
-    put(xp, w["seq_lens_this_time"], in_step, xp.astype(on, xp.int64))
+    put(xp, w["seq_lens_this_time"], in_step, xp.astype(on, xp.int32))
     put(xp, w["input_ids"][:, 0], on, final)
     put(xp, w["next_tokens"], last, final)
-    drafts = xp.full(cut.shape, -1, dtype=xp.int64)
+    drafts = xp.full(cut.shape, -1, dtype=xp.int32)
     if config.spec_method != "none":
         drafts = xp.where(on[:, None] & (column == 0), final[:, None], drafts)
     put(xp, w["draft_tokens"][:, :width], in_step, drafts)
@@ -128,11 +130,11 @@ def commit_rows(xp: Any, reads: Mapping[str, Array], w: Mapping[str, Array], con
     put(xp, w["finish_reason"], ended, reason)
     put(xp, w["stop_match"], ended, found.match)
 
-    room = xp.clip(wide(xp, reads["max_dec_len"]) - step_idx - kept - 1, 0, None)
+    room = xp.clip(whole(xp, reads["max_dec_len"]) - step_idx - kept - 1, 0, None)
     decided = StopScan(kept, reason, found.match)
     rows = result.gathered(xp, _columns(xp, decided, length, step_idx, start, prefills, on, room), cut)
     if moved:
-        rows = _as_prepared(xp, rows, tokens, count, places, wide(xp, reads["lengths"]), zero)
+        rows = _as_prepared(xp, rows, tokens, count, places, whole(xp, reads["lengths"]), zero)
     w["result"][...] = rows
 
 
@@ -148,8 +150,8 @@ def _columns(
         "match_start": decided.match[:, 1],
         "step_idx": step_idx,
         "start": start,
-        "prefill": xp.astype(prefills, xp.int64),
-        "on": xp.astype(on, xp.int64),
+        "prefill": xp.astype(prefills, xp.int32),
+        "on": xp.astype(on, xp.int32),
         "room": room,
     }
     return [named[name] for name in result.COLUMNS]
@@ -163,7 +165,7 @@ def _append(xp: Any, token_ids_all: Array, history: Array, accepted: Array, kept
     width, longest = accepted.shape[1], token_ids_all.shape[1]
     if width > longest:
         accepted, width = accepted[:, :longest], longest
-    window = xp.clip(history, 0, longest - width)[:, None] + xp.arange(width, dtype=xp.int64)
+    window = xp.clip(history, 0, longest - width)[:, None] + xp.arange(width, dtype=xp.int32)
     j = window - history[:, None]  # which accepted token belongs into the cell
     mask = (j >= 0) & (j < kept[:, None])
     values = xp.take_along(accepted, xp.clip(j, 0, width - 1), 1)
@@ -178,12 +180,12 @@ def _as_prepared(
     width = tokens.shape[1]
     told = ~lives & (places[TAKEN] > 0) & (places[LAST] > 0) & (lengths > 0)
     number = xp.where(told, xp.clip(count, 0, width), 0)
-    column = xp.arange(width, dtype=xp.int64)
+    column = xp.arange(width, dtype=xp.int32)
     stale = result.gathered(
         xp,
         _columns(
             xp,
-            StopScan(number, zero, xp.full((rows.shape[0], 2), -1, dtype=xp.int64)),
+            StopScan(number, zero, xp.full((rows.shape[0], 2), -1, dtype=xp.int32)),
             xp.where(places[TAKEN] > 0, lengths, 0),
             zero,
             zero,
@@ -196,16 +198,13 @@ def _as_prepared(
     return xp.where(lives[:, None], xp.take(rows, xp.clip(places[PLACE], 0, None), axis=0), stale)
 
 
-def _tell_host(batch: SlotBatch, step: Ticket) -> None:
+def _tell_host(batch: SlotBatch, step: Ticket, places: NDArray[np.int32]) -> None:
     """I7's launch bounds, and which chunks may be continued."""
-    table, config = batch.slots, batch.config
+    config = batch.config
     most = 1 + config.num_drafts if config.role != "prefill" else 0
-    by_epoch = table.by_epoch
-    slots, bounds = [], []
-    for _, epoch, occupant, last, _ in step.entries:
-        slot = by_epoch.get(epoch)
-        if slot is not None:
-            occupant.committed = True
-            slots.append(slot)
-            bounds.append(most if last and not occupant.finished else 0)
-    table.bound[slots] = bounds
+    for occupant in step.occupants:
+        occupant.committed = True
+    now = places[PLACE, step.inside]
+    lives = now >= 0
+    on = [last and not occupant.finished for last, occupant in zip(step.last, step.occupants, strict=True)]
+    batch.slots.bound[now[lives]] = np.where(on, most, 0)[lives]

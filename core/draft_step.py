@@ -12,7 +12,7 @@ from slotline.core import result
 from slotline.core.drafts import require_newest
 from slotline.core.errors import Fault, TaskError
 from slotline.core.mtp import resolve
-from slotline.core.namespace import Array, cumulated, wide
+from slotline.core.namespace import Array, cumulated, whole
 from slotline.core.packing import Grid, spread, wanted_logits, write_all
 from slotline.core.step import specs
 from slotline.core.stop import FinishReason
@@ -88,12 +88,12 @@ def prepare_draft(
     if drafted is None and level > 1:
         raise ValueError(f"drafted is None, needed at level {level}: the drafts before, [{size}, {level - 1}]")
     shape = (size, level - 1)
-    before = np.full(shape, -1, np.int64) if drafted is None else batch.argument("drafted", drafted, shape)
+    before = np.full(shape, -1, np.int32) if drafted is None else batch.argument("drafted", drafted, shape)
     places = _places(step, rows)
 
     def run(xp: Any, reads: Any, writes: Any) -> None:
         decided = xp.take(reads["result"], reads["rows"][THEN], axis=0)  # by position
-        known = xp.take(wide(xp, reads["drafted"]), reads["rows"][THEN], axis=0)
+        known = xp.take(whole(xp, reads["drafted"]), reads["rows"][THEN], axis=0)
         tokens = result.tokens(decided, num_drafts)
         chain = _Chain(xp, decided, tokens, known, reads["rows"], levels)
         if level <= levels:
@@ -116,8 +116,8 @@ def prepare_draft(
     return Draft(**batch.buffers.run_step(run, "prepare_draft", reads=READS, given=given, held=held, made=made))
 
 
-def _places(step: Ticket, rows: Iterable[str] | None) -> NDArray[np.int64]:
-    """int64 [4, S] by position: ``THEN``, ``NOW``, ``ASKED``, ``IS_ROW``."""
+def _places(step: Ticket, rows: Iterable[str] | None) -> NDArray[np.int32]:
+    """int32 [4, S] by position: ``THEN``, ``NOW``, ``ASKED``, ``IS_ROW``."""
     if isinstance(rows, str):
         raise TypeError(f"rows is {rows!r}, allowed: a list of request ids")
     chosen = None if rows is None else set(rows)
@@ -125,7 +125,7 @@ def _places(step: Ticket, rows: Iterable[str] | None) -> NDArray[np.int64]:
     if unknown:
         raise TaskError([Fault(r, "request_id", r, "a request of the step") for r in unknown])
     live = step.places()[PLACE]
-    out = np.zeros((4, len(live)), np.int64)
+    out = np.zeros((4, len(live)), np.int32)
     used = slice(0, len(step.slots))
     out[THEN, used], out[IS_ROW, used] = step.slots, 1
     out[NOW] = np.maximum(live[out[THEN]], 0)
@@ -142,7 +142,7 @@ def _places(step: Ticket, rows: Iterable[str] | None) -> NDArray[np.int64]:
 
 
 class _Chain:
-    """What a draft level builds on; all by position, int64."""
+    """What a draft level builds on; all by position, int32."""
 
     def __init__(self, xp: Any, decided: Array, tokens: Array, drafted: Array, rows: Array, levels: int) -> None:
         self.xp, self.tokens, self.drafted, self.now, self.levels = xp, tokens, drafted, rows[NOW], levels
@@ -167,11 +167,11 @@ def _shifted(chain: _Chain, reads: Mapping[str, Array], num_tokens: int, level: 
     slot = xp.take(chain.now, at, axis=0)
     # A prefill: what the insertion left, then the lookahead, where it is not the model's to say.
     predicted = xp.concat((chain.tokens[:, :1], chain.drafted), axis=1)  # [S, level]
-    lookahead = wide(xp, reads["mtp.lookahead_tokens"][:, :level])
+    lookahead = whole(xp, reads["mtp.lookahead_tokens"][:, :level])
     resolved = resolve(xp, xp.take(lookahead, chain.now, axis=0), predicted)
     behind = cell + 1 - xp.take(chain.length, at, axis=0)
     width = reads["mtp.input_ids"].shape[1]
-    chunk = wide(xp, reads["mtp.input_ids"][slot, xp.clip(cell, 0, width - 1)])
+    chunk = whole(xp, reads["mtp.input_ids"][slot, xp.clip(cell, 0, width - 1)])
     of_prefill = xp.where(behind < 0, chunk, resolved[at, xp.clip(behind, 0, level - 1)])
     # A decode row: the tokens accepted, then the drafts.
     said = xp.concat((chain.tokens, chain.drafted), axis=1)
@@ -179,25 +179,25 @@ def _shifted(chain: _Chain, reads: Mapping[str, Array], num_tokens: int, level: 
     number = chain.tokens.shape[1]
     of_decode = said[at, xp.clip(xp.where(cell < count, cell, number + cell - count), 0, said.shape[1] - 1)]
     ids = xp.where(xp.take(chain.prefills, at, axis=0), of_prefill, of_decode)
-    hidden = xp.arange(num_tokens, dtype=xp.int64)
+    hidden = xp.arange(num_tokens, dtype=xp.int32)
     if level == 1:  # the step's rows may be longer: rejected drafts, and rows that take no part
-        lengths = xp.take(wide(xp, reads["lengths"]), reads["rows"][THEN], axis=0)
+        lengths = xp.take(whole(xp, reads["lengths"]), reads["rows"][THEN], axis=0)
         lengths = xp.where(reads["rows"][IS_ROW] > 0, lengths, 0)
         hidden = xp.take(cumulated(xp, lengths), at, axis=0) + grid.j
     start = chain.start
     return _packed(xp, grid, ids, slot, start, hidden) | {
         "cu_seqlens_k": cumulated(xp, xp.where(chain.shifted > 0, start + chain.shifted, 0)),
-        "wanted": xp.astype(chain.drafts_for, xp.int64),
+        "wanted": xp.astype(chain.drafts_for, xp.int32),
     }
 
 
 def _single(chain: _Chain, num_tokens: int, level: int) -> dict[str, Array]:
     """Levels above M: one token of each row that goes on, the draft before, run by head M."""
     xp = chain.xp
-    lengths = xp.astype(chain.on, xp.int64)
+    lengths = xp.astype(chain.on, xp.int32)
     grid = spread(xp, lengths, num_tokens)
     position = chain.start + chain.shifted - 1 + (level - chain.levels)
-    hidden = xp.arange(num_tokens, dtype=xp.int64)
+    hidden = xp.arange(num_tokens, dtype=xp.int32)
     if level == chain.levels + 1:
         hidden = xp.take(cumulated(xp, chain.shifted), grid.at + 1, axis=0) - 1
     ids = xp.take(chain.drafted[:, level - 2], grid.at, axis=0)

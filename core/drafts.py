@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotline.core import result
 from slotline.core.errors import Fault, TaskError
-from slotline.core.namespace import Array, put, wide
+from slotline.core.namespace import Array, put, whole
 from slotline.core.stop import FinishReason
 from slotline.core.ticket import SOURCE, Ticket
 
@@ -62,9 +62,10 @@ def require_newest(step: Ticket, doing: str, slots: Collection[int] | None = Non
 
 
 def _commit(xp: Any, reads: Mapping[str, Array], writes: Mapping[str, Array], num_drafts: int) -> None:
-    drafts, decided, source = wide(xp, reads["drafts"]), writes["result"], reads["places"][SOURCE]
-    column = xp.arange(num_drafts, dtype=xp.int64)
-    leading = xp.sum(xp.astype(xp.cumulative_sum(xp.astype(drafts < 0, xp.int64), axis=1) == 0, xp.int64), axis=1)
+    drafts, decided, source = whole(xp, reads["drafts"]), writes["result"], reads["places"][SOURCE]
+    column = xp.arange(num_drafts, dtype=xp.int32)
+    missing = xp.cumulative_sum(xp.astype(drafts < 0, xp.int32), axis=1, dtype=xp.int32)
+    leading = xp.sum(xp.astype(missing == 0, xp.int32), axis=1, dtype=xp.int32)
     number = xp.minimum(leading, result.column(decided, "room"))
     ids = xp.where(column < number[:, None], drafts, -1)  # [S, K] by slot when the step was prepared
     at = xp.clip(source, 0, None)

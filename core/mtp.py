@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from slotline.core.alone import Argument, run_alone
-from slotline.core.namespace import Array, wide
+from slotline.core.namespace import Array, whole
 
 
 class Verified(NamedTuple):
@@ -33,7 +33,7 @@ def mtp_next_tokens(lookahead: Any, predicted: Any) -> Any:
     """
 
     def run(xp: Any, reads: Any, writes: Any) -> None:
-        resolved = resolve(xp, wide(xp, reads["lookahead"]), wide(xp, reads["predicted"]))
+        resolved = resolve(xp, whole(xp, reads["lookahead"], xp.int64), whole(xp, reads["predicted"], xp.int64))
         writes["next_tokens"][...] = xp.astype(resolved, writes["next_tokens"].dtype)
 
     given = {"lookahead": Argument(lookahead, ("rows", "M")), "predicted": Argument(predicted, ("rows", "M"))}
@@ -51,7 +51,7 @@ def verify_greedy(draft_tokens: Any, target_tokens: Any) -> Verified:
     """
 
     def run(xp: Any, reads: Any, writes: Any) -> None:
-        drafts, target = wide(xp, reads["draft_tokens"]), wide(xp, reads["target_tokens"])
+        drafts, target = whole(xp, reads["draft_tokens"], xp.int64), whole(xp, reads["target_tokens"], xp.int64)
         number = drafts.shape[1]
         column = xp.arange(number + 1, dtype=xp.int64)
         wrong = xp.astype((drafts != target[:, :number]) | (drafts < 0), xp.int64)

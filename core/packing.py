@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from slotline.core.namespace import Array, cumulated
+from slotline.core.namespace import Array, cumulated, whole
 
 
 class Grid(NamedTuple):
-    """Where each of T' packed tokens lies; all int64 but ``inside``."""
+    """Where each of T' packed tokens lies; all int32 but ``inside``."""
 
     cu_seqlens: Array
     """[S + 1], by position"""
@@ -23,14 +23,14 @@ class Grid(NamedTuple):
 def spread(xp: Any, lengths: Array, num_tokens: int) -> Grid:
     """Lay rows of ``lengths`` [S] end to end on ``num_tokens`` cells."""
     cu = cumulated(xp, lengths)
-    token = xp.arange(num_tokens, dtype=xp.int64)
-    at = xp.clip(xp.astype(xp.searchsorted(cu[1:], token, side="right"), xp.int64), 0, lengths.shape[0] - 1)
+    token = xp.arange(num_tokens, dtype=xp.int32)
+    at = xp.clip(whole(xp, xp.searchsorted(cu[1:], token, side="right")), 0, lengths.shape[0] - 1)
     inside = token < cu[-1:]
     return Grid(cu, at, xp.where(inside, token - xp.take(cu, at, axis=0), 0), inside)
 
 
 class Logits(NamedTuple):
-    """Which packed tokens' logits are wanted; int64."""
+    """Which packed tokens' logits are wanted; int32."""
 
     rows: Array
     """[n], packed tokens, 0 behind the last"""

@@ -1,6 +1,6 @@
 """What a commit decided of each row, in one tensor: drafts and handovers build on it, ``fetch`` takes it to the host.
 
-int64 [S, n], by slot when the step was prepared. Nothing later changes it but the drafts of handed-over rows (L6).
+int32 [S, n], by slot when the step was prepared. Nothing later changes it but the drafts of handed-over rows (L6).
 """
 
 from __future__ import annotations
@@ -40,5 +40,5 @@ def drafts(result: Array, num_drafts: int) -> Array:
 
 def gathered(xp: Any, columns: Sequence[Array], accepted: Array) -> Array:
     """The tensor from its columns [S] in order and the accepted tokens [S, K + 1]; no drafts yet."""
-    none = xp.full((accepted.shape[0], accepted.shape[1] - 1), -1, dtype=xp.int64)
+    none = xp.full((accepted.shape[0], accepted.shape[1] - 1), -1, dtype=xp.int32)
     return xp.concat((xp.stack(columns, axis=1), accepted, none), axis=1)

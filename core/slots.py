@@ -41,7 +41,8 @@ class Occupant:
 
     @property
     def in_open_step(self) -> bool:
-        return self.ticket is not None and self.ticket.state == "open"
+        ticket = self.ticket
+        return ticket is not None and ticket.state == "open"
 
 
 class SlotTable:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slotline.core.errors import Fault, TaskError
-from slotline.core.namespace import Array, cumulated, wide
+from slotline.core.namespace import Array, cumulated, whole
 from slotline.core.packing import spread, wanted_logits, write_all
 from slotline.core.ticket import Ticket, take_rows
 
@@ -119,20 +119,20 @@ def pack(xp: Any, reads: Any, writes: Any, rows: Array, identity: bool, num_toke
     def by_position(array: Array) -> Array:
         return array if identity else xp.take(array, slots, axis=0)
 
-    row_lengths = xp.where(rows[1] > 0, wide(xp, reads["seq_lens_this_time"]), 0)
+    row_lengths = xp.where(rows[1] > 0, whole(xp, reads["seq_lens_this_time"]), 0)
     lengths = xp.where(rows[2] > 0, by_position(row_lengths), 0)
-    decoder = by_position(wide(xp, reads["seq_lens_decoder"]))
+    decoder = by_position(whole(xp, reads["seq_lens_decoder"]))
     prefills = by_position(reads["seq_lens_encoder"]) > 0
-    history = by_position(wide(xp, reads["prompt_lens"]) + wide(xp, reads["step_idx"]))
+    history = by_position(whole(xp, reads["prompt_lens"]) + whole(xp, reads["step_idx"]))
     grid = spread(xp, lengths, num_tokens)
     row = grid.at if identity else xp.take(slots, grid.at, axis=0)
     width = reads["input_ids"].shape[1]
-    ids = wide(xp, reads["input_ids"][row, xp.clip(grid.j, 0, width - 1)])
+    ids = reads["input_ids"][row, xp.clip(grid.j, 0, width - 1)]
     if config.spec_method != "none":
-        drafted = wide(xp, reads["draft_tokens"][row, xp.clip(grid.j, 0, config.num_drafts)])
+        drafted = whole(xp, reads["draft_tokens"][row, xp.clip(grid.j, 0, config.num_drafts)], ids.dtype)
         ids = xp.where(xp.take(prefills, grid.at, axis=0), ids, drafted)
     # All tokens of a decode row, the last of a prefill, none of a chunk that is not last.
-    of_prefill = xp.astype((decoder + lengths >= history) & (lengths > 0), xp.int64)
+    of_prefill = xp.astype((decoder + lengths >= history) & (lengths > 0), xp.int32)
     wanted = xp.where(prefills, of_prefill, lengths)
     logits = wanted_logits(xp, grid.cu_seqlens, wanted, writes["logits_rows"].shape[0])
     write_all(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotline.core.alone import Argument, run_alone
-from slotline.core.namespace import wide
+from slotline.core.namespace import whole
 from slotline.core.scan import LIMITS, history_tail, scan
 
 
@@ -78,11 +78,11 @@ def match_stop(
 
     def run(xp: Any, reads: Any, writes: Any) -> None:
         limits = {key: reads[key] for key in LIMITS}
-        generated = wide(xp, reads["step_idx"])
-        history = wide(xp, reads["prompt_lens"]) + generated
+        generated = whole(xp, reads["step_idx"], xp.int64)
+        history = whole(xp, reads["prompt_lens"], xp.int64) + generated
         tail = history_tail(xp, reads["token_ids_all"], history, max(reads["stop_seqs"].shape[2] - 1, 0))
-        tokens = wide(xp, reads["accept_tokens"])
-        count = xp.clip(wide(xp, reads["accept_num"]), 0, tokens.shape[1])
+        tokens = whole(xp, reads["accept_tokens"], xp.int64)
+        count = xp.clip(whole(xp, reads["accept_num"], xp.int64), 0, tokens.shape[1])
         found = scan(xp, tokens, count, generated, tail, limits, eos)
         for key, value in zip(StopMatch._fields, found, strict=True):
             writes[key][...] = xp.astype(value, xp.int32)

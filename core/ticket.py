@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,7 +38,10 @@ class Taken(NamedTuple):
     """Which slots a step looks at, and which of them it runs on."""
 
     slots: list[int]
-    entries: list[Entry]
+    inside: list[int]
+    """The slots that it runs on, in its order."""
+    occupants: list[Occupant]
+    """Theirs."""
     bound: int
     """Tokens at most."""
 
@@ -51,14 +55,14 @@ def take_rows(batch: SlotBatch, rows: Iterable[str] | None = None, skip: Iterabl
     slots = list(range(table.size)) if rows is None else _named(batch, rows)
     left_out = set(_named(batch, skip))
     bounds, occupants = table.bound.tolist(), table.occupants
-    entries, bound = [], 0
+    inside, taken = [], []
     for slot in slots:
-        occupant = occupants[slot]
-        if occupant is None or bounds[slot] <= 0 or slot in left_out or occupant.in_open_step:
-            continue
-        entries.append(Entry(slot, occupant.epoch, occupant, occupant.last, occupant.end))
-        bound += bounds[slot]
-    return Taken(slots, entries, bound)
+        if bounds[slot] > 0 and slot not in left_out:
+            occupant = occupants[slot]
+            if occupant is not None and not occupant.in_open_step:
+                inside.append(slot)
+                taken.append(occupant)
+    return Taken(slots, inside, taken, int(table.bound[inside].sum()))
 
 
 class Ticket:
@@ -71,19 +75,31 @@ class Ticket:
         self.batch = batch
         self.state = "open"
         self.result: Any = None
-        """int64 [S, n], a tensor: what the commit decided of each row, see ``core.result``."""
+        """int32 [S, n], a tensor: what the commit decided of each row, see ``core.result``."""
         self.stale: frozenset[int] = frozenset()
         """Epochs that had ended at the commit."""
-        self.slots, self.entries, bound = taken
+        self.slots, self.inside, self.occupants, bound = taken
+        self.epochs = [o.epoch for o in self.occupants]
+        """Of the requests in the step, in the order of its rows."""
+        self.last = [o.last for o in self.occupants]
+        """Whether each of them yields tokens: a decode row, or the last chunk of a prefill."""
+        self.ends = [o.end for o in self.occupants]
+        """Where the newest chunk of each ended in the history."""
         self.num_tokens = 1 << max(0, bound - 1).bit_length()
         """T': the launch bound of its rows, rounded up to a power of two."""
         self.lengths: Any = None
         """int32 [S], a tensor: row lengths by slot when the step was prepared (rows outside the step: 0)."""
 
+    @functools.cached_property
+    def entries(self) -> list[Entry]:
+        """The rows of the step, in its order."""
+        rows = zip(self.inside, self.epochs, self.occupants, self.last, self.ends, strict=True)
+        return [Entry(*row) for row in rows]
+
     def open(self) -> None:
         """From now on its rows are in an open step; last, so that a device that fails leaves nothing open."""
-        for entry in self.entries:
-            entry.occupant.ticket = self
+        for occupant in self.occupants:
+            occupant.ticket = self
 
     def record_lengths(self) -> None:
         """Note on the device which rows have tokens."""
@@ -102,40 +118,35 @@ class Ticket:
         """Name, shape and dtype of ``lengths``."""
         return ("lengths", (self.batch.slots.size,), "int32")
 
-    def rows(self) -> NDArray[np.int64]:
-        """int64 [3, S]: the slot of each position (0 where there is none); by slot, then by position: in the step."""
-        rows = np.zeros((3, self.batch.slots.size), np.int64)
+    def rows(self) -> NDArray[np.int32]:
+        """int32 [3, S]: the slot of each position (0 where there is none); by slot, then by position: in the step."""
+        rows = np.zeros((3, self.batch.slots.size), np.int32)
         used = slice(0, len(self.slots))
         rows[0, used] = self.slots
-        rows[1, [e.slot for e in self.entries]] = 1
+        rows[1, self.inside] = 1
         rows[2, used] = rows[1, rows[0, used]]
         return rows
 
     @property
     def request_ids(self) -> list[str]:
         """The requests in the step, in the order of its rows."""
-        return [e.occupant.request_id for e in self.entries]
-
-    @property
-    def epochs(self) -> list[int]:
-        """Their epochs, in the same order."""
-        return [e.epoch for e in self.entries]
+        return [o.request_id for o in self.occupants]
 
     def current(self) -> dict[int, int]:
         """For each epoch of the step that lives, the slot that it is in now."""
         by_epoch = self.batch.slots.by_epoch
-        return {e.epoch: by_epoch[e.epoch] for e in self.entries if e.epoch in by_epoch}
+        return {epoch: by_epoch[epoch] for epoch in self.epochs if epoch in by_epoch}
 
-    def places(self) -> NDArray[np.int64]:
-        """int64 [4, S]: ``SOURCE``, ``PLACE``, ``TAKEN``, ``LAST``, what the host knows of the rows."""
-        places = np.zeros((4, self.batch.slots.size), np.int64)
+    def places(self) -> NDArray[np.int32]:
+        """int32 [4, S]: ``SOURCE``, ``PLACE``, ``TAKEN``, ``LAST``, what the host knows of the rows."""
+        places = np.zeros((4, self.batch.slots.size), np.int32)
         places[: PLACE + 1] = -1
         by_epoch = self.batch.slots.by_epoch
-        then = np.array([e.slot for e in self.entries], np.intp)
-        now = np.array([by_epoch.get(e.epoch, -1) for e in self.entries], np.intp)
+        then = np.array(self.inside, np.intp)
+        now = np.array([by_epoch.get(epoch, -1) for epoch in self.epochs], np.intp)
         lives = now >= 0
         places[PLACE, then], places[SOURCE, now[lives]] = now, then[lives]
-        places[TAKEN, then], places[LAST, then] = 1, [e.last for e in self.entries]
+        places[TAKEN, then], places[LAST, then] = 1, self.last
         return places
 
     def discard(self) -> None:
@@ -154,7 +165,7 @@ class Ticket:
             raise TaskError([Fault("", "step", self.state, state)], [hint])
 
     def __repr__(self) -> str:
-        return f"Ticket({len(self.entries)} rows, {self.state})"
+        return f"Ticket({len(self.inside)} rows, {self.state})"
 
 
 def _named(batch: SlotBatch, rows: Iterable[str]) -> list[int]:

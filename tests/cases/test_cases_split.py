@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 import slotline as sl
-from slotline.core.handover import export_handover
-from slotline.core.peer import Peer, check_peer
 
 EOS = 2
 METHODS = ("none", "ngram", "suffix", "mtp")
@@ -54,7 +52,7 @@ class Split:
 
     def carry(self, request_id: str) -> bytes:
         """The record, as bytes; the prefill side is done with the request."""
-        raw = export_handover(self.prefill, request_id).encode()
+        raw = sl.export_handover(self.prefill, request_id).encode()
         self.prefill.release([request_id])
         return raw
 
@@ -111,7 +109,7 @@ def test_c20_the_stop_rule_ends_it_on_the_prefill_side(
     (out,) = sides.compute(sl.Request("r", [11, 12, 13], sampling=sampling), token, [50])
     assert (out.tokens, out.finish_reason, out.stop_match) == ([token], reason, match)
     with pytest.raises(sl.TaskError, match="answer the client"):
-        export_handover(sides.prefill, "r")
+        sl.export_handover(sides.prefill, "r")
 
 
 def test_c20_the_decode_side_tests_the_token_again(framework: str) -> None:  # D4
@@ -197,7 +195,7 @@ def test_c42_a_differing_side_is_refused(framework: str, name: str, values: tupl
     sides, others = (Split(framework, **{"hidden_size": 4, name: value}) for value in values)
     said = f"{name} is {values[0]} here and {values[1]} there"
     with pytest.raises(sl.LayoutError, match=said):
-        check_peer(sides.prefill.layout, Peer.of(others.decode.layout).encode())
+        sl.check_peer(sides.prefill.layout, sl.Peer.of(others.decode.layout).encode())
     sides.compute(sl.Request("r", [11, 12]), 40, [50])
     raw, before = sides.carry("r"), others.decode.digest()
     with pytest.raises(sl.LayoutError, match=name):

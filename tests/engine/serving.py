@@ -66,7 +66,7 @@ def jobs(model: Model, prompts: Sequence[Prompt]) -> list[Job]:
         {"min_tokens": MAX_TOKENS},
     ]
     found = []
-    for number, (prompt, limit) in enumerate(zip(prompts, limits, strict=False)):
+    for number, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
         chosen = {"max_tokens": MAX_TOKENS} | limit
         plain = greedy(model, prompt.text, **chosen)
         assert plain.margin > MARGIN  # what is asked: no step leaves a doubt

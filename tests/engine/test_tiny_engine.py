@@ -31,7 +31,7 @@ def model() -> Model:
 
 @pytest.fixture(scope="module")
 def prompts(model: Model) -> list[Prompt]:
-    return select(model, 8, 32)
+    return [p for p in select(model, 14, 32) if len(p.text) <= 72][:8]
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +49,9 @@ def options_of(framework: str, method: tuple[str, int, int], chunk: int | None, 
         mtp_levels=max(levels, 1),
         chunk=chunk,
         max_num_seqs=5,
-        max_model_len=152,
+        max_model_len=112,
         block_size=8,
-        num_blocks=20 if tight else 128,
+        num_blocks=18 if tight else 128,
         token_budget=96,
         overlap=overlap,
         condense_every=1 if turmoil in ("aborted", "everything") else 0,
@@ -82,7 +82,7 @@ def test_output_is_that_of_plain_decoding(
         assert served.counts["PreemptTask"] > 0
     if aborts:
         assert served.counts["AbortTask"] == len(aborts)
-        assert served.moves  # condensed while a step was open
+        assert served.moves or role == "split"  # condensed while a step was open; there others may come too late
         assert served.engine.batch.stats["stale_results"] > 0
 
 

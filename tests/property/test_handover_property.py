@@ -17,8 +17,6 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 import slotline as sl
-from slotline.core.handover import Handover, export_handover
-from slotline.core.peer import Peer, check_peer
 from slotline.testing import strategies as made
 from slotline.testing.reference import ReferenceBatch
 from slotline.testing.reference_insert import first_step_tokens
@@ -98,16 +96,16 @@ def test_a_life_across_the_split(framework: str, method: str) -> None:
     @given(data=st.data())
     def lives(data: st.DataObject) -> None:
         life = Life(data, framework, method)
-        check_peer(life.prefill.layout, Peer.of(life.decode.layout).encode())
+        sl.check_peer(life.prefill.layout, sl.Peer.of(life.decode.layout).encode())
         asked = data.draw(made.requests(life.config, "r"))
         for _ in range(2):
             out = life.compute(asked)
             if out.finish_reason != sl.FinishReason.HANDOVER:
                 with pytest.raises(sl.TaskError):
-                    export_handover(life.prefill, "r")
+                    sl.export_handover(life.prefill, "r")
                 return
             state = life.hidden(life.prefill.slot_of("r"))
-            raw = export_handover(life.prefill, "r").encode()
+            raw = sl.export_handover(life.prefill, "r").encode()
             arrived = sl.Request.from_handover(raw, life.decode.layout)
             # The reference is told by hand: nothing of the record is used.
             told = sl.Request(
@@ -154,7 +152,7 @@ def _decoded(life: Life, arrived: sl.Request, told: sl.Request) -> list[int] | N
 
 
 @st.composite
-def handovers(draw: st.DrawFn) -> tuple[Handover, sl.Request, sl.SlotBatch]:
+def handovers(draw: st.DrawFn) -> tuple[sl.Handover, sl.Request, sl.SlotBatch]:
     """A record, the request as it was asked for, and a decode batch that it fits."""
     config = draw(made.configs(roles=["prefill"], num_blocks=None, null_block=None, max_chunk_tokens=48))
     request = draw(made.requests(config, draw(st.text(st.characters(codec="utf-8"), max_size=8))))
@@ -175,15 +173,15 @@ def handovers(draw: st.DrawFn) -> tuple[Handover, sl.Request, sl.SlotBatch]:
     if out.finish_reason != sl.FinishReason.HANDOVER:  # token 0 completed a stop sequence, or it was the last one
         return draw(handovers())
     decode = sl.SlotBatch(made.full_layout(replace(config, role="decode")), backend("numpy"))
-    return export_handover(batch, request.request_id), request, decode
+    return sl.export_handover(batch, request.request_id), request, decode
 
 
 @given(handovers())
-def test_round_trip(drawn: tuple[Handover, sl.Request, sl.SlotBatch]) -> None:
+def test_round_trip(drawn: tuple[sl.Handover, sl.Request, sl.SlotBatch]) -> None:
     handover, asked, decode = drawn
     raw = handover.encode()
-    assert Handover.decode(raw) == handover
-    assert Handover.decode(raw).encode() == raw
+    assert sl.Handover.decode(raw) == handover
+    assert sl.Handover.decode(raw).encode() == raw
     got = sl.Request.from_handover(raw, decode.layout)
     assert got.request_id == asked.request_id
     assert got.prompt_token_ids.tolist() == asked.prompt_token_ids.tolist()
@@ -209,7 +207,7 @@ def try_hostile(raw: bytes, batch: sl.SlotBatch) -> None:
     """PacketError and nothing else, or a record that is what it says; the batch does not change."""
     before = batch.digest()
     try:
-        found = Handover.decode(raw)
+        found = sl.Handover.decode(raw)
     except sl.PacketError:
         with pytest.raises(sl.PacketError):
             sl.Request.from_handover(raw, batch.layout)
@@ -225,7 +223,7 @@ def try_hostile(raw: bytes, batch: sl.SlotBatch) -> None:
 
 
 @given(handovers(), st.data())
-def test_hostile_bytes(drawn: tuple[Handover, sl.Request, sl.SlotBatch], data: st.DataObject) -> None:
+def test_hostile_bytes(drawn: tuple[sl.Handover, sl.Request, sl.SlotBatch], data: st.DataObject) -> None:
     """Bytes changed, added, taken away or made up, behind a header and a checksum that are right."""
     handover, _, batch = drawn
     raw = handover.encode()
@@ -251,7 +249,7 @@ JSON = st.recursive(
 
 
 @given(handovers(), st.data())
-def test_hostile_parts(drawn: tuple[Handover, sl.Request, sl.SlotBatch], data: st.DataObject) -> None:
+def test_hostile_parts(drawn: tuple[sl.Handover, sl.Request, sl.SlotBatch], data: st.DataObject) -> None:
     """A part that is something else altogether, in a body that is good msgpack."""
     handover, _, batch = drawn
     body: dict[str, Any] = msgspec.msgpack.decode(handover.encode()[24:])
@@ -268,8 +266,8 @@ def test_hostile_parts(drawn: tuple[Handover, sl.Request, sl.SlotBatch], data: s
 def test_hostile_peers(junk: bytes, at: int, put: bytes) -> None:
     config = sl.BatchConfig(max_num_seqs=1, max_model_len=8, vocab_size=9, role="decode")
     layout = sl.target_layout(config)
-    good = Peer.of(layout).encode()
+    good = sl.Peer.of(layout).encode()
     for raw in (junk, good[:at] + put + good[at + len(put) :], good[: at % len(good)]):
         if raw != good:
             with pytest.raises(sl.PacketError):
-                check_peer(layout, raw)
+                sl.check_peer(layout, raw)

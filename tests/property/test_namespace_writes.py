@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from frameworks import host
+from frameworks import tensor as whole
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -142,6 +143,18 @@ class TestWrites:
         moved[0, :, 0] = y[0, 0]
         assert np.array_equal(host(t), expected)
         assert cpu.inspect(t) == before
+
+    @given(data=st.data(), shape=FILLED, dtype=st.sampled_from(DTYPES))
+    def test_a_dense_tensor_reshaped_is_a_view(
+        self, data: Any, shape: Any, dtype: str, xp: Any, framework: str
+    ) -> None:
+        x, y = data.draw(arrays(shape, (dtype,))), data.draw(arrays(shape, (dtype,)))
+        t = whole(framework, x)
+        for other in ((-1,), (1, *shape), (shape[0], -1), (*shape, 1)):
+            view = xp.reshape(t, other)
+            view[...] = whole(framework, y.reshape(other))
+            assert np.array_equal(host(t), y)
+            t[...] = whole(framework, x)
 
 
 @pytest.mark.parametrize("dtype", FIELD_DTYPES)

@@ -83,3 +83,12 @@ def test_b8_every_framework_ends_with_the_same_bytes(cpu: sl.Backend) -> None:
         batch.condense()
         digests.append(batch.digest())
     assert digests[:2] == digests[2:]
+
+
+def test_s6_a_field_without_axes_has_its_fill_and_gets_it_back(cpu: sl.Backend) -> None:
+    batch = sl.SlotBatch(LAYOUT.extend(sl.Field("flag", (), "int32", 5, slot_axis=None)), cpu)
+    assert cpu.read(batch["flag"]).tolist() == 5
+    sl.async_set_value(batch["flag"], 6)
+    assert cpu.read(batch["flag"]).tolist() == 6
+    batch.reset()
+    assert cpu.read(batch["flag"]).tolist() == 5

@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 
 import slotline as sl
-from slotline.core.handover import Handover, export_handover
-from slotline.core.peer import Peer, check_peer
 
 HEADER = "<4sHHQ8s"
 PROMPT = [5, 6, 7, 8]
@@ -67,7 +65,7 @@ def prefilled(asked: sl.Request | None = None, **values: Any) -> sl.SlotBatch:
 
 
 def record(**values: Any) -> bytes:
-    return export_handover(prefilled(**values), "r1").encode()
+    return sl.export_handover(prefilled(**values), "r1").encode()
 
 
 def framed(body: bytes, magic: bytes = b"SLHO", version: int = 1, flags: int = 0) -> bytes:
@@ -112,8 +110,8 @@ def test_the_bytes_are_those_of_the_document() -> None:
 
 
 def test_a_record_gives_the_request_back() -> None:
-    handover = export_handover(prefilled(), "r1")
-    again = Handover.decode(handover.encode())
+    handover = sl.export_handover(prefilled(), "r1")
+    again = sl.Handover.decode(handover.encode())
     assert again == handover
     assert hash(again) == hash(handover)
     for made in (sl.Request.from_handover(handover), sl.Request.from_handover(bytearray(handover.encode()))):
@@ -139,7 +137,7 @@ def test_export_reads_the_row_where_the_request_is_now() -> None:
     batch = prefilled()
     batch.condense()
     assert batch.slot_of("r1") == 0
-    handover = export_handover(batch, "r1")
+    handover = sl.export_handover(batch, "r1")
     assert handover.hidden_state is not None
     assert handover.hidden_state.tolist() == [0.5, -1.25, 3, 4]
 
@@ -150,7 +148,7 @@ def test_export_reads_the_row_where_the_request_is_now() -> None:
 def refused(batch: sl.SlotBatch, field: str, hint: str, request_id: str = "r1") -> None:
     before = batch.digest()
     with pytest.raises(sl.TaskError, match=hint) as caught:
-        export_handover(batch, request_id)
+        sl.export_handover(batch, request_id)
     assert [(f.request_id, f.field) for f in caught.value.errors] == [(request_id, field)]
     assert batch.digest() == before
 
@@ -178,7 +176,7 @@ def test_a_result_that_was_not_fetched_is_refused() -> None:
     pending = batch.fetch(ticket)
     refused(batch, "output", "result first")
     pending.result()
-    assert export_handover(batch, "r1").draft_token_ids.tolist() == [77]
+    assert sl.export_handover(batch, "r1").draft_token_ids.tolist() == [77]
 
 
 def test_a_chunk_that_is_not_last_is_refused() -> None:
@@ -189,7 +187,7 @@ def test_a_chunk_that_is_not_last_is_refused() -> None:
     sl.insert_tasks(batch, [sl.PrefillTask(request(), 3, 5, range(6))])
     refused(batch, "end", "its last chunk is not committed yet")
     step(batch, 77)
-    assert export_handover(batch, "r1").first_token == 77
+    assert sl.export_handover(batch, "r1").first_token == 77
 
 
 def test_a_request_that_the_stop_rule_ended_is_refused() -> None:
@@ -216,7 +214,7 @@ def test_own_values_that_cannot_travel_are_refused(extra: dict[str, Any]) -> Non
 
 
 def hostile(raw: bytes, text: str | None = None) -> None:
-    for read in (Handover.decode, sl.Request.from_handover):
+    for read in (sl.Handover.decode, sl.Request.from_handover):
         with pytest.raises(sl.PacketError, match=text):
             read(raw)
 
@@ -242,7 +240,7 @@ def test_every_byte_of_the_body_flipped_under_a_right_checksum() -> None:
         for bits in (0x01, 0x80, 0xFF):
             raw = framed(body[:at] + bytes([body[at] ^ bits]) + body[at + 1 :])
             try:
-                found = Handover.decode(raw)
+                found = sl.Handover.decode(raw)
             except sl.PacketError:
                 continue
             assert found.encode() == raw
@@ -368,7 +366,7 @@ def test_a_part_that_stands_twice_is_refused() -> None:
 
 
 def test_a_record_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    raw, handover = record(), export_handover(prefilled(), "r1")
+    raw, handover = record(), sl.export_handover(prefilled(), "r1")
     monkeypatch.setattr("slotline.core.record.MAX_BYTES", len(raw) - 25)
     hostile(raw, f"allowed: {len(raw) - 25}")
     with pytest.raises(sl.PacketError, match=f"has {len(raw) - 24} bytes, allowed: {len(raw) - 25}"):
@@ -377,8 +375,8 @@ def test_a_record_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bytes_and_nothing_else() -> None:
     with pytest.raises(TypeError, match="a hand-over is str, allowed: bytes"):
-        Handover.decode("SLHO")  # type: ignore[arg-type]
-    assert Handover.decode(memoryview(record())[::1]).first_token == 77
+        sl.Handover.decode("SLHO")  # type: ignore[arg-type]
+    assert sl.Handover.decode(memoryview(record())[::1]).first_token == 77
 
 
 # -- peers
@@ -386,9 +384,9 @@ def test_bytes_and_nothing_else() -> None:
 
 def test_peers_that_fit() -> None:
     prefill, decode = make("prefill").layout, make("decode", num_draft_tokens=1, max_num_seqs=9).layout
-    check_peer(prefill, Peer.of(decode).encode())
-    check_peer(decode, Peer.of(prefill))
-    assert Peer.decode(Peer.of(prefill).encode()) == Peer.of(prefill)
+    sl.check_peer(prefill, sl.Peer.of(decode).encode())
+    sl.check_peer(decode, sl.Peer.of(prefill))
+    assert sl.Peer.decode(sl.Peer.of(prefill).encode()) == sl.Peer.of(prefill)
     assert sl.Request.from_handover(record(), decode).request_id == "r1"
 
 
@@ -406,13 +404,13 @@ def test_peers_that_fit() -> None:
 )
 def test_peers_that_differ(name: str, value: Any) -> None:
     here, there = make("prefill").layout, make("decode", **{name: value}).layout
-    mine, theirs = (getattr(Peer.of(layout), name) for layout in (here, there))
+    mine, theirs = (getattr(sl.Peer.of(layout), name) for layout in (here, there))
     said = f"{name} is {mine} here and {theirs} there".replace("(", "[").replace(",)", "]").replace(")", "]")
     with pytest.raises(sl.LayoutError) as caught:
-        check_peer(here, Peer.of(there).encode())
+        sl.check_peer(here, sl.Peer.of(there).encode())
     assert said in str(caught.value)
     with pytest.raises(sl.LayoutError):
-        check_peer(there, Peer.of(here))
+        sl.check_peer(there, sl.Peer.of(here))
     before = (batch := make("decode", **{name: value})).digest()
     with pytest.raises(sl.LayoutError, match=name):
         sl.Request.from_handover(record(), batch.layout)
@@ -420,13 +418,15 @@ def test_peers_that_differ(name: str, value: Any) -> None:
 
 
 def test_the_order_of_eos_ids_does_not_matter() -> None:
-    check_peer(make("prefill", eos_token_ids=(3, 2, 2)).layout, Peer.of(make("decode", eos_token_ids=(2, 3)).layout))
+    sl.check_peer(
+        make("prefill", eos_token_ids=(3, 2, 2)).layout, sl.Peer.of(make("decode", eos_token_ids=(2, 3)).layout)
+    )
 
 
 @pytest.mark.parametrize(("here", "there"), [("mixed", "decode"), ("prefill", "prefill"), ("decode", "mixed")])
 def test_roles_that_do_not_meet(here: str, there: str) -> None:
     with pytest.raises(sl.LayoutError, match=f"role is '{here}' here and '{there}' there"):
-        check_peer(make(here).layout, Peer.of(make(there).layout))
+        sl.check_peer(make(here).layout, sl.Peer.of(make(there).layout))
 
 
 def test_a_record_goes_to_a_decode_side() -> None:
@@ -444,29 +444,29 @@ def test_only_mtp_needs_a_peer_of_its_kind(prefill: str, decode: str) -> None:
     there = make("decode", spec_method=decode, hidden_size=None).layout
     if decode == "mtp" and prefill != "mtp":
         with pytest.raises(sl.LayoutError, match=f"spec_method is '{prefill}' here and 'mtp' there"):
-            check_peer(here, Peer.of(there))
+            sl.check_peer(here, sl.Peer.of(there))
         with pytest.raises(sl.LayoutError, match=f"spec_method is 'mtp' here and '{prefill}' there"):
-            check_peer(there, Peer.of(here))
+            sl.check_peer(there, sl.Peer.of(here))
     else:
-        check_peer(here, Peer.of(there))
-        check_peer(there, Peer.of(here))
+        sl.check_peer(here, sl.Peer.of(there))
+        sl.check_peer(there, sl.Peer.of(here))
 
 
 def test_hostile_peers() -> None:
     layout = make("prefill").layout
-    raw = Peer.of(make("decode").layout).encode()
+    raw = sl.Peer.of(make("decode").layout).encode()
     for end in range(len(raw)):
         with pytest.raises(sl.PacketError):
-            check_peer(layout, raw[:end])
+            sl.check_peer(layout, raw[:end])
     for at in range(len(raw)):
         with pytest.raises(sl.PacketError):
-            check_peer(layout, raw[:at] + bytes([raw[at] ^ 0x40]) + raw[at + 1 :])
+            sl.check_peer(layout, raw[:at] + bytes([raw[at] ^ 0x40]) + raw[at + 1 :])
     with pytest.raises(sl.PacketError, match="not a peer"):
-        check_peer(layout, record())
+        sl.check_peer(layout, record())
     with pytest.raises(sl.PacketError, match="block_size is 0"):
-        check_peer(layout, altered(setter("block_size", 0), raw, b"SLPE"))
+        sl.check_peer(layout, altered(setter("block_size", 0), raw, b"SLPE"))
     with pytest.raises(sl.PacketError, match="hidden_size is 4, hidden_dtype is None"):
-        check_peer(layout, altered(setter("hidden_dtype", None), raw, b"SLPE"))
+        sl.check_peer(layout, altered(setter("hidden_dtype", None), raw, b"SLPE"))
 
 
 def test_a_longer_row_keeps_its_width() -> None:
@@ -478,4 +478,4 @@ def test_a_longer_row_keeps_its_width() -> None:
     batch = sl.SlotBatch(layout, sl.load_backend("cpu"))
     sl.insert_tasks(batch, [sl.PrefillTask(request(hidden_state=[1, 2, 3, 4]), 0, 5, range(6))])
     step(batch, 77)
-    assert body_of(export_handover(batch, "r1").encode())["hidden"] == np.array([1, 2, 3, 4], "<f4").tobytes()
+    assert body_of(sl.export_handover(batch, "r1").encode())["hidden"] == np.array([1, 2, 3, 4], "<f4").tobytes()

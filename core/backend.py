@@ -1,13 +1,11 @@
 """Backend: what a device implements (rules B9 to B12, W).
 
-Public methods check and count; a device writes the underscored hooks. The base class builds everything from four of
-them (``_allocate``, ``_inspect``, ``_write``, ``_read``); a device overrides more of them to be fast.
+Public methods check and count; a device writes the underscored hooks of ``core.hooks``.
 """
 
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,8 +17,8 @@ import slotline.core.values as values
 from slotline.core import live
 from slotline.core.device import DONE, Abilities, Download, Event, Probe, TensorInfo
 from slotline.core.errors import BackendUnavailable, LayoutError, nearest
+from slotline.core.hooks import Hooks
 from slotline.core.layout import BufferLayout, numpy_dtype
-from slotline.core.namespace import NUMPY
 from slotline.core.stats import Stats
 
 if TYPE_CHECKING:
@@ -31,7 +29,7 @@ PROBE_RAISED = "probe failed: "
 """How a verdict begins whose probe raised instead of answering."""
 
 
-class Backend(ABC):
+class Backend(Hooks):
     """A device: memory, copies, streams. One object for each device in use.
 
     Subclasses set ``name`` and ``abilities`` and write the hooks. Never give a backend ``__len__`` or ``__bool__``:
@@ -136,6 +134,17 @@ class Backend(ABC):
         """New tensors by name, for each (name, shape, dtype). Their content is undefined."""
         return {name: tensor for (name, _, _), tensor in zip(specs, self._allocate(specs), strict=True)}
 
+    def host_tensor(self, array: NDArray[Any]) -> Any:
+        """``array``, contiguous, as the framework's own CPU tensor over the same memory: what a host field is (F2)."""
+        return self._host_tensor(array)
+
+    def host_view(self, tensor: Any) -> NDArray[Any]:
+        """The memory of a host tensor of the framework, or a NumPy array itself; ``TypeError`` for anything else."""
+        array = self._host_source(tensor)
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"{type(tensor).__name__} is not a host array, nor a CPU tensor of {self.framework}")
+        return array
+
     def download(self, tensor: Any, operation: str = "download", stats: Stats | None = None) -> Download:
         """Start one copy of ``tensor`` to the host, in the order of the stream (L6)."""
         return self._download(tensor, operation, stats or self.stats)
@@ -202,90 +211,6 @@ class Backend(ABC):
     def close(self) -> None:
         """Give back what the device holds; the object cannot be used afterwards."""
         live.leave(self)
-
-    # -- what a device writes
-
-    @classmethod
-    @abstractmethod
-    def _probe(cls, *, framework: str | None, vendor: str | None, device: int) -> Probe: ...
-
-    @abstractmethod
-    def _allocate(self, specs: Sequence[tuple[str, tuple[int, ...], str]]) -> list[Any]:
-        """One tensor for each (name, shape, dtype)."""
-
-    @abstractmethod
-    def _inspect(self, tensor: Any) -> TensorInfo | None:
-        """None if ``tensor`` is not a tensor on this very device and of this framework."""
-
-    @abstractmethod
-    def _write(self, tensor: Any, offset: int, data: memoryview) -> None:
-        """Write ``data`` at ``offset`` bytes from the tensor's first cell; ``data`` may change after the return."""
-
-    @abstractmethod
-    def _read(self, tensor: Any, offset: int, nbytes: int) -> bytes:
-        """The bytes at ``offset`` from the tensor's first cell, after all queued work."""
-
-    # -- what the base class supplies
-
-    def _host_source(self, src: Any) -> Any:
-        """A host tensor of the framework as a NumPy array; anything else unchanged."""
-        return src
-
-    def _set(self, dst: Any, info: TensorInfo, block: NDArray[Any], stream: Any) -> Event:
-        raw = strided.bytes_of(block)
-        for offset, cells in strided.segments(info.shape, info.strides, block.itemsize, block.strides):
-            self._write(dst, offset[0], raw[offset[1] : offset[1] + cells * block.itemsize].data)
-        return DONE
-
-    def _apply(self, packet: Packet, buffers: Sequence[Any], stream: Any) -> Event:
-        for index, rows in packet.rows_by_field().items():
-            tensor = buffers[index]
-            host = self.read(tensor, packet.operation)
-            packet.apply_field(index, host)
-            raw, strides = strided.bytes_of(host), self.inspect(tensor).strides
-            for (left, right), cells in strided.row_runs(packet.layout, index, rows, host, strides):
-                self._write(tensor, right, raw[left : left + cells * host.itemsize].data)
-        return DONE
-
-    def _namespace(self) -> Any:
-        return NUMPY
-
-    def _upload(self, array: NDArray[Any]) -> Any:
-        """A host array as a tensor of its own."""
-        (tensor,) = self._allocate([("", array.shape, array.dtype.name)])
-        self._set(tensor, self.inspect(tensor), np.ascontiguousarray(array), None)
-        return tensor
-
-    def _download(self, tensor: Any, operation: str, stats: Stats) -> Download:
-        return Download(self.read(tensor, operation, stats))
-
-    def _launch(
-        self,
-        fn: Callable[..., None],
-        reads: Mapping[str, Any],
-        writes: Mapping[str, Any],
-        stream: Any,
-        stats: Stats,
-        fills: Collection[str],
-    ) -> Event:
-        host_reads = {k: self._fetched(t, stats) for k, t in reads.items()}
-        host_writes = {k: self._blank(t) if k in fills else self.read(t, "launch", stats) for k, t in writes.items()}
-        fn(host_reads, host_writes)
-        for key, array in host_writes.items():
-            self._set(writes[key], self.inspect(writes[key]), np.ascontiguousarray(array), stream)
-            stats.add("transfers", "launch")
-            stats.add("bytes", "launch", array.nbytes)
-        return DONE
-
-    def _fetched(self, array: Any, stats: Stats) -> NDArray[Any]:
-        return array if isinstance(array, np.ndarray) else self.read(array, "launch", stats)
-
-    def _blank(self, tensor: Any) -> NDArray[Any]:
-        info = self.inspect(tensor)
-        return np.empty(info.shape, numpy_dtype(info.dtype))
-
-    def _synchronize(self) -> None:  # noqa: B027  (a device without streams has nothing to wait for)
-        """Nothing is queued on a device without streams."""
 
 
 __all__ = ["DONE", "Abilities", "Backend", "Download", "Event", "Probe", "TensorInfo"]

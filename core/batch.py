@@ -33,7 +33,7 @@ class SlotBatch:
     - ``only``: the fields that insertion and clearing write; the engine keeps the others in order itself. Swap,
       condense, reset and digest cover all fields.
 
-    ``batch[name]`` is the backend's own tensor (a NumPy array for a host field), the same object for the batch's
+    ``batch[name]`` is the framework's own tensor (a CPU tensor for a host field), the same object for the batch's
     whole life. One thread at a time (W10).
     """
 
@@ -77,6 +77,8 @@ class SlotBatch:
     def host_array(self, name: str) -> NDArray[Any]:
         """The field's bytes on the host: the array itself where it lives there, else a copy after all queued work."""
         tensor = self[name]
+        if name in self.buffers.hosts:
+            return self.buffers.hosts[name]
         return tensor if isinstance(tensor, np.ndarray) else self.backend.read(tensor, "read", self.stats)
 
     def slot_of(self, request_id: str) -> int:
@@ -188,7 +190,7 @@ class SlotBatch:
                 self.slots.bound[slot] = 0
             if field is not None and output.tokens:
                 at = entry.occupant.request.num_prompt_tokens + step_idx[entry.epoch]
-                host = self.buffers.tensors[field.name]
+                host = self.buffers.hosts[field.name]
                 tokens = np.array([output.tokens], host.dtype)
                 write_rows(
                     Block(self.layout.index(field.name), np.array([slot]), at, tokens), host, field.slot_axis or 0

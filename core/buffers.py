@@ -31,15 +31,20 @@ class _StepPlan(NamedTuple):
 
 
 class Buffers:
-    """What a batch keeps in memory. ``tensors``: by field; ``mirrors``: host copies of mirrored fields."""
+    """What a batch keeps in memory.
+
+    ``tensors``: by field, tensors of the framework; ``hosts``: the memory of host fields as arrays; ``mirrors``: host
+    copies of mirrored fields.
+    """
 
     def __init__(self, layout: BufferLayout, backend: Backend, stats: Stats, adopted: dict[str, Any]) -> None:
         self.layout, self.backend, self.stats = layout, backend, stats
+        self.hosts: dict[str, NDArray[Any]] = {}
         self.tensors = self._allocate(adopted)
         self.mirrors = {f.name: self._host(f.name) for f in layout if f.residency == "mirrored"}
         names = layout.names
         self._device = [self.tensors[n] if layout[n].on_device else None for n in names]
-        self._host_arrays = [self.mirrors.get(n, None if layout[n].on_device else self.tensors[n]) for n in names]
+        self._host_arrays = [self.mirrors.get(n, self.hosts.get(n)) for n in names]
         self._device_fields = {i for i, a in enumerate(self._device) if a is not None}
         self._host_fields = {i for i, a in enumerate(self._host_arrays) if a is not None}
         self._standard = target_layout(layout.config)
@@ -50,32 +55,42 @@ class Buffers:
         for name, tensor in adopted.items():
             if layout[name].on_device:
                 self.backend.check(layout, name, tensor)
-            elif not isinstance(tensor, np.ndarray) or (tensor.shape, tensor.dtype) != (
-                layout.shape(name),
-                numpy_dtype(layout[name].dtype),
-            ):
-                raise LayoutError(f"field {name!r}: needed: a host array of {layout[name].dtype} {layout.shape(name)}")
+            else:
+                self.hosts[name] = self._adopted_host(name, tensor)
         self._require_apart(adopted)
         fresh = self.backend.allocate(layout, [f.name for f in layout if f.on_device and f.name not in adopted])
-        host = {f.name: self._host(f.name) for f in layout if not f.on_device and f.name not in adopted}
-        return {**fresh, **host, **adopted}
+        new = {f.name: self._host(f.name) for f in layout if not f.on_device and f.name not in adopted}
+        self.hosts |= new
+        return {**fresh, **{name: self.backend.host_tensor(array) for name, array in new.items()}, **adopted}
+
+    def _adopted_host(self, name: str, tensor: Any) -> NDArray[Any]:
+        shape, dtype = self.layout.shape(name), numpy_dtype(self.layout[name].dtype)
+        try:
+            array = self.backend.host_view(tensor)
+        except TypeError as error:
+            raise LayoutError(f"field {name!r}: {error}; needed: a host array of {dtype} {shape}") from None
+        if (array.shape, array.dtype) != (shape, dtype):
+            got = f"{array.dtype} {array.shape}"
+            raise LayoutError(f"field {name!r}: got {got}, needed: a host array of {dtype} {shape}")
+        return array
 
     def _require_apart(self, adopted: dict[str, Any]) -> None:
         """``LayoutError`` if two cells of the adopted tensors are one: a stride of 0, or one tensor for two fields."""
         seen: dict[int, str] = {}
         for name, tensor in adopted.items():
-            if isinstance(tensor, np.ndarray):
-                pointer, strides, shape = tensor.__array_interface__["data"][0], tensor.strides, tensor.shape
-                if not tensor.flags.writeable:
+            if name in self.hosts:
+                array = self.hosts[name]
+                pointer, strides, shape = array.__array_interface__["data"][0], array.strides, array.shape
+                if not array.flags.writeable:
                     raise LayoutError(f"field {name!r}: the array is read-only")
             else:
                 info = self.backend.inspect(tensor)
                 pointer, strides, shape = info.pointer, info.strides, info.shape
             if any(s == 0 and n > 1 for s, n in zip(strides, shape, strict=True)):
                 raise LayoutError(f"field {name!r}: a tensor of stride 0 has several cells in one place; copy it first")
-            other = seen.setdefault(pointer, name)
-            if other != name and tensor is adopted[other]:
-                raise LayoutError(f"fields {other!r} and {name!r} cannot share one tensor")
+            other = seen.setdefault(pointer, name) if 0 not in shape else name
+            if other != name:
+                raise LayoutError(f"fields {other!r} and {name!r} cannot share one tensor: they begin at the same cell")
 
     def _host(self, name: str) -> NDArray[Any]:
         return np.empty(self.layout.shape(name), numpy_dtype(self.layout[name].dtype))
@@ -113,7 +128,9 @@ class Buffers:
                 device,
                 stats=self.stats,
             )
-        host = {k: self.mirrors.get(n, self.tensors[n]) for k, n in names.items() if layout[n].on_host}
+        host = {
+            k: self.mirrors[n] if n in self.mirrors else self.hosts[n] for k, n in names.items() if layout[n].on_host
+        }
         if host:
             run(NUMPY, host, **given)
 

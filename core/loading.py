@@ -10,6 +10,7 @@ from slotline.core.backend import Backend
 from slotline.core.device import Abilities
 from slotline.core.discovery import Plugin, load_target
 from slotline.core.errors import BackendUnavailable
+from slotline.core.hooks import Hooks
 
 
 class MissingPackage(BackendUnavailable):
@@ -82,7 +83,7 @@ def interface_problem(plugin: Plugin, found: Any) -> str:
 def _hooks() -> list[str]:
     return [
         n
-        for n in vars(Backend)
+        for n in vars(Hooks)
         if n.startswith("_") and not n.startswith(("__", "_abc")) and callable(getattr(Backend, n))
     ]
 

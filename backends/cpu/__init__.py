@@ -72,6 +72,10 @@ class CpuBackend(Backend):
         self.stats.add("bytes", "async_set_value", block.nbytes)
         return self._set(dst, info, block, stream)
 
+    def _host_tensor(self, array: NDArray[Any]) -> Any:
+        self._tensors.require("", array.dtype.name)
+        return self._tensors.wrap(array)
+
     def _host_source(self, src: Any) -> Any:
         info = self._inspect(src)
         if info is not None:

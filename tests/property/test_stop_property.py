@@ -18,7 +18,9 @@ from slotline.testing.reference_functions import stops
 
 PROMPT = [0, 1]
 SYMBOLS = st.integers(0, 2)
-STOPS = st.lists(st.lists(SYMBOLS, min_size=1, max_size=4), max_size=3)
+ACROSS = st.builds(lambda n, rest: PROMPT[-n:] + rest, st.integers(1, 2), st.lists(SYMBOLS, min_size=1, max_size=2))
+"""Stop sequences that would begin in the prompt."""
+STOPS = st.lists(st.lists(SYMBOLS, min_size=1, max_size=4) | ACROSS, max_size=3)
 RUNS = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 5)), max_size=6).map(
     lambda runs: [symbol for symbol, times in runs for _ in range(times)]
 )
@@ -91,11 +93,12 @@ def own_rows(draw: st.DrawFn) -> dict[str, Any]:
     )  # fmt: skip
     rows = []
     for _ in range(size):
-        prompt, output, accepted = draw(RUNS), draw(RUNS), draw(st.lists(SYMBOLS, min_size=width, max_size=width))
+        prompt, accepted = draw(RUNS), draw(st.lists(SYMBOLS, min_size=width, max_size=width))
+        output = draw(RUNS)[: draw(st.sampled_from([0, 1, 30]))]
         seqs = draw(st.lists(st.lists(SYMBOLS, min_size=0, max_size=longest), min_size=number, max_size=number))
-        if output and number and draw(st.booleans()):  # one that begins in the prompt, or right at its end
-            cut = (prompt + output + accepted[:1])[-longest:]
-            seqs[draw(st.integers(0, number - 1))] = cut
+        if number and draw(st.booleans()):  # what the row says up to its first token, often from the prompt on
+            said = [*prompt, *output, accepted[0]]
+            seqs[draw(st.integers(0, number - 1))] = said[-min(longest, len(output) + 2) :]
         count = draw(st.integers(0, width))
         least = draw(st.integers(0, len(output) + 4))
         most = draw(st.integers(max(1, least), len(output) + 8))

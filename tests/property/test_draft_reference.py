@@ -18,7 +18,7 @@ from slotline.testing.reference_draft import is_late, packed_draft, same
 
 def disturb(data: st.DataObject, batch: sl.SlotBatch, ref: ReferenceBatch) -> None:
     """Between two levels: rows move, leave, come, or continue their prompt."""
-    kind = data.draw(st.sampled_from(["nothing", "swap", "condense", "release", "insert"]))
+    kind = data.draw(st.sampled_from(["nothing", "swap", "condense", "release", "insert", "continue"]))
     ids = sorted(ref.slot_map())
     if kind == "swap":
         i, j = (data.draw(st.integers(0, batch.config.max_num_seqs - 1)) for _ in range(2))
@@ -30,8 +30,10 @@ def disturb(data: st.DataObject, batch: sl.SlotBatch, ref: ReferenceBatch) -> No
         gone = [data.draw(st.sampled_from(ids))]
         batch.release(gone)
         ref.release(gone)
-    elif kind == "insert":
-        tasks = data.draw(some.calls(ref))
+    elif kind in ("insert", "continue"):
+        rows = [row for _, row in ref.occupied() if row.committed and not row.last and not row.in_open_step]
+        tasks: list[Any] = [data.draw(some.prefills(ref.config, row.request, row.end)) for row in rows]
+        tasks = data.draw(some.calls(ref)) if kind == "insert" else tasks
         sl.insert_tasks(batch, tasks)
         ref.insert(tasks)
 
@@ -53,6 +55,31 @@ def check_levels(
             got = host(getattr(draft, name)).tolist()
             assert same(got, wanted) if name == "input_ids" else got == wanted, (level, name, got, wanted)
     return drafts
+
+
+def test_l5_rows_that_take_no_part(framework: str) -> None:
+    """A chunk that was continued since the commit, a row that the stop rule ended, one that was released."""
+    config = sl.BatchConfig(
+        max_num_seqs=4, max_model_len=16, max_chunk_tokens=4, block_size=4, vocab_size=99, spec_method="mtp",
+        num_draft_tokens=2, mtp_levels=1,
+    )  # fmt: skip
+    batch = sl.SlotBatch(some.full_layout(config), backend(framework))
+    long, ended = sl.Request("long", range(10, 20)), sl.SamplingParams(max_dec_len=1)
+    others = [sl.Request("ended", [1, 2], sampling=ended), sl.Request("gone", [3]), sl.Request("on", [4, 5, 6])]
+    whole = [sl.PrefillTask(r, 0, len(r.history), [0]) for r in others]
+    sl.insert_tasks(batch, [sl.PrefillTask(long, 0, 4, [1]), *whole])
+    step = sl.prepare_step(batch, rows=["long", "ended", "gone", "on"])
+    sl.commit_step(batch, step, np.full((4, 3), 50), np.ones(4, np.int32))
+    first = host(sl.prepare_draft(batch, step, 1).cu_seqlens_q).tolist()
+    assert first == [0, 4, 4, 5, 8]  # the chunk is drafted as long as its buffers are there
+    sl.insert_tasks(batch, [sl.PrefillTask(long, 4, 8, [1, 2]), sl.FinishTask("gone")])
+    draft = sl.prepare_draft(batch, step, 1)
+    assert host(draft.cu_seqlens_q).tolist() == [0, 0, 0, 0, 3]
+    assert host(draft.input_ids)[:3].tolist() == [5, 6, 50]
+    assert host(draft.hidden_rows)[:3].tolist() == [7, 8, 9]  # behind the 4, 2 and 1 tokens of the others
+    above = sl.prepare_draft(batch, step, 2, tensor(framework, np.full((4, 1), 60)))
+    assert host(above.cu_seqlens_q).tolist() == [0, 0, 0, 0, 1]
+    assert [host(above.input_ids)[0], host(above.positions)[0], host(above.hidden_rows)[0]] == [60, 3, 2]
 
 
 def test_l5_every_level_as_the_reference(framework: str) -> None:

@@ -55,13 +55,14 @@ class Job:
 
 def jobs(model: Model, prompts: Sequence[Prompt]) -> list[Job]:
     """Eight requests: to the length limit, cut by stop sequences, with a least length, and of one or two tokens."""
+    in_prompt = prompts[5].text[-2:] + _piece(prompts[5], 0, 2)  # must not match: it begins in the prompt
     limits: list[dict[str, Any]] = [
         {"ignore_eos": True},
         {"stop": (_piece(prompts[1], 9, 3),)},
         {"stop": (b"\0", _piece(prompts[2], 4, 1)), "min_tokens": 12},
         {"max_tokens": 1},
         {"max_tokens": 2},
-        {"stop": (_piece(prompts[5], 14, 4), _piece(prompts[5], 15, 2))},
+        {"stop": (in_prompt, _piece(prompts[5], 14, 4), _piece(prompts[5], 15, 2))},
         {"max_tokens": 11, "ignore_eos": True},
         {"min_tokens": MAX_TOKENS},
     ]

@@ -39,7 +39,7 @@ def started(data: st.DataObject, framework: str, **fixed: Any) -> tuple[sl.SlotB
 def test_l1_length_of_the_packed_arrays(framework: str) -> None:
     """T' is the launch bound rounded up to a power of two, or what is asked for; below the bound it is refused."""
 
-    @fewer(1, framework)
+    @fewer(2, framework)
     @given(st.data())
     def lengths(data: st.DataObject) -> None:
         batch, ref = started(data, framework)
@@ -104,7 +104,7 @@ def test_l2_shapes_depend_on_the_config_alone(framework: str) -> None:
 def test_l1_rows_in_the_order_that_is_asked_for(framework: str) -> None:
     """Micro-batches: two steps over a partition of the rows give each row what one step gives it."""
 
-    @fewer(1, framework)
+    @fewer(2, framework)
     @given(st.data())
     def partition(data: st.DataObject) -> None:
         batch, ref = started(data, framework)
@@ -124,7 +124,7 @@ def test_l1_rows_in_the_order_that_is_asked_for(framework: str) -> None:
 def test_l4_only_rows_of_the_step_change(framework: str) -> None:
     """Rows not in the step keep every byte; what is handed in is read before the call returns."""
 
-    @fewer(1, framework)
+    @fewer(2, framework)
     @given(st.data())
     def commits(data: st.DataObject) -> None:
         batch, ref = started(data, framework)

@@ -109,12 +109,12 @@ def test_replay_of_a_file_in_words(tmp_path: Path) -> None:
 
 _SABOTAGE = """
 import slotline.core.commit as commit
-put = commit._put
-def skewed(array, mask, value):
-    put(array, mask, value)
-    if array.ndim == 1 and array.dtype == "int32" and mask.any():
+put = commit.put
+def skewed(xp, array, mask, value):
+    put(xp, array, mask, value)
+    if array.ndim == 1 and array.dtype == "int64" and array.flags.c_contiguous and mask.any():  # next_tokens
         array[mask] += 1
-commit._put = skewed
+commit.put = skewed
 """
 
 
@@ -236,8 +236,9 @@ def test_a_pipe_in_the_place_of_the_settings_file_does_not_hang(tmp_path: Path) 
     assert "it is no file" in done.stderr
 
 
-def test_doctor_selects_what_a_replay_would_take() -> None:
-    done = shell("SLOTLINE_FRAMEWORK=torch SLOTLINE_ALLOWED_PLUGINS= {} doctor --json")
+def test_doctor_selects_what_a_replay_would_take(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('it is broken')")  # whether torch is installed or not
+    done = shell(f"PYTHONPATH={tmp_path} SLOTLINE_FRAMEWORK=torch SLOTLINE_ALLOWED_PLUGINS= {{}} doctor --json")
     assert done.returncode == 1
     assert json.loads(done.stdout)["selected"] is None
 

@@ -57,10 +57,7 @@ def mark(batch: sl.SlotBatch) -> None:
         shape = [1] * len(batch.layout.shape(f.name))
         shape[f.slot_axis or 0] = -1
         block = np.broadcast_to(values.reshape(shape), batch.layout.shape(f.name))
-        if f.residency == "host":
-            batch[f.name][...] = block
-        else:
-            sl.async_set_value(batch[f.name], block)
+        sl.async_set_value(batch[f.name], block)  # host fields are the framework's own tensors too (F2)
         if f.residency == "mirrored":
             batch.mirror(f.name)[...] = block
 

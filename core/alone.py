@@ -16,12 +16,17 @@ Dims = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An array that a function was given, and the shape that it must have: names stand for any length."""
+    """An array that a function was given, and the shape that it must have.
+
+    Names stand for any length; "K+1" is one more than "K".
+    """
 
     array: Any
     dims: Dims
     bool_: bool = False
     """It holds truth values; without, whole numbers."""
+    least: int = 0
+    """How long its last axis must be."""
 
 
 def run_alone(
@@ -73,10 +78,15 @@ def _require(
     what: str, key: str, argument: Argument, shape: tuple[int, ...], dtype: str, sizes: dict[str, int]
 ) -> None:
     dims = argument.dims
+    for d in dims:
+        if isinstance(d, str) and d.endswith("+1") and d[:-2] in sizes:
+            sizes.setdefault(d, sizes[d[:-2]] + 1)
     want = tuple(sizes.get(d, d) if isinstance(d, str) else d for d in dims)
     if len(shape) != len(dims) or any(isinstance(w, int) and w != n for w, n in zip(want, shape, strict=True)):
         text = ", ".join(str(d) if d == w else f"{d}={w}" for d, w in zip(dims, want, strict=True))
         raise ValueError(f"{what}: {key} has shape {list(shape)}, needed: [{text}]")
+    if shape[-1] < argument.least:
+        raise ValueError(f"{what}: {key} has shape {list(shape)}, needed: {dims[-1]} of at least {argument.least}")
     for d, n in zip(dims, shape, strict=True):
         if isinstance(d, str):
             sizes.setdefault(d, n)

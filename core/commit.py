@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from slotline.core import result
 from slotline.core.namespace import Array, put, whole
-from slotline.core.scan import LIMITS, StopScan, history_tail, scan
+from slotline.core.scan import LIMITS, history_tail, scan
 from slotline.core.stop import FinishReason
 from slotline.core.ticket import LAST, PLACE, SOURCE, TAKEN, Ticket
 
@@ -92,7 +92,6 @@ def commit_rows(xp: Any, reads: Mapping[str, Array], w: Mapping[str, Array], con
     accepted = xp.take(tokens, at, axis=0) if moved else tokens  # [S, K + 1]
     width = accepted.shape[1]
     column = xp.arange(width, dtype=xp.int32)
-    zero = xp.zeros_like(count)
 
     length = xp.where(live, whole(xp, w["seq_lens_this_time"]), 0)
     step_idx, start = whole(xp, w["step_idx"]) + 0, whole(xp, w["seq_lens_decoder"]) + 0  # as they were
@@ -130,31 +129,21 @@ def commit_rows(xp: Any, reads: Mapping[str, Array], w: Mapping[str, Array], con
     put(xp, w["finish_reason"], ended, reason)
     put(xp, w["stop_match"], ended, found.match)
 
-    room = xp.clip(whole(xp, reads["max_dec_len"]) - step_idx - kept - 1, 0, None)
-    decided = StopScan(kept, reason, found.match)
-    rows = result.gathered(xp, _columns(xp, decided, length, step_idx, start, prefills, on, room), cut)
-    if moved:
-        rows = _as_prepared(xp, rows, tokens, count, places, whole(xp, reads["lengths"]), zero)
-    w["result"][...] = rows
-
-
-def _columns(
-    xp: Any, decided: StopScan, length: Array, step_idx: Array, start: Array, prefills: Array, on: Array, room: Array
-) -> list[Array]:
-    """In the order of ``result.COLUMNS``."""
-    named = {
+    columns = {
         "length": length,
-        "count": decided.kept,
-        "reason": decided.reason,
-        "match": decided.match[:, 0],
-        "match_start": decided.match[:, 1],
+        "count": kept,
+        "reason": reason,
+        "match": found.match[:, 0],
+        "match_start": found.match[:, 1],
         "step_idx": step_idx,
         "start": start,
-        "prefill": xp.astype(prefills, xp.int32),
-        "on": xp.astype(on, xp.int32),
-        "room": room,
+        "prefill": prefills,
+        "on": on,
+        "room": xp.clip(whole(xp, reads["max_dec_len"]) - step_idx - kept - 1, 0, None),
     }
-    return [named[name] for name in result.COLUMNS]
+    result.fill(xp, w["result"], columns, cut)
+    if moved:
+        _as_prepared(xp, w["result"], tokens, count, places, whole(xp, reads["lengths"]))
 
 
 def _append(xp: Any, token_ids_all: Array, history: Array, accepted: Array, kept: Array) -> None:
@@ -172,30 +161,22 @@ def _append(xp: Any, token_ids_all: Array, history: Array, accepted: Array, kept
     xp.scatter_rows(token_ids_all, window, xp.astype(values, token_ids_all.dtype), mask)
 
 
-def _as_prepared(
-    xp: Any, rows: Array, tokens: Array, count: Array, places: Array, lengths: Array, zero: Array
-) -> Array:
-    """Rows of slots now as rows of slots then; those whose epoch has ended say what was accepted, uncut."""
-    lives = places[PLACE] >= 0
-    width = tokens.shape[1]
-    told = ~lives & (places[TAKEN] > 0) & (places[LAST] > 0) & (lengths > 0)
+def _as_prepared(xp: Any, rows: Array, tokens: Array, count: Array, places: Array, lengths: Array) -> None:
+    """Rows of slots now become rows of slots then; those whose epoch has ended say what was accepted, uncut."""
+    taken, width = places[TAKEN] > 0, tokens.shape[1]
+    told = taken & (places[LAST] > 0) & (lengths > 0)
     number = xp.where(told, xp.clip(count, 0, width), 0)
-    column = xp.arange(width, dtype=xp.int32)
-    stale = result.gathered(
-        xp,
-        _columns(
-            xp,
-            StopScan(number, zero, xp.full((rows.shape[0], 2), -1, dtype=xp.int32)),
-            xp.where(places[TAKEN] > 0, lengths, 0),
-            zero,
-            zero,
-            zero > 0,
-            zero > 0,
-            zero,
-        ),
-        xp.where(column < number[:, None], tokens, -1),
-    )
-    return xp.where(lives[:, None], xp.take(rows, xp.clip(places[PLACE], 0, None), axis=0), stale)
+    said = xp.where(xp.arange(width, dtype=xp.int32) < number[:, None], tokens, -1)
+    there = xp.take(rows, xp.clip(places[PLACE], 0, None), axis=0)
+    zero = xp.zeros_like(number)
+    columns = dict.fromkeys(result.COLUMNS, zero) | {
+        "length": xp.where(taken, lengths, 0),
+        "count": number,
+        "match": zero - 1,
+        "match_start": zero - 1,
+    }
+    result.fill(xp, rows, columns, said)
+    put(xp, rows, places[PLACE] >= 0, there)
 
 
 def _tell_host(batch: SlotBatch, step: Ticket, places: NDArray[np.int32]) -> None:

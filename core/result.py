@@ -5,7 +5,7 @@ int32 [S, n], by slot when the step was prepared. Nothing later changes it but t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from slotline.core.namespace import Array
@@ -38,7 +38,11 @@ def drafts(result: Array, num_drafts: int) -> Array:
     return result[:, len(COLUMNS) + num_drafts + 1 :]
 
 
-def gathered(xp: Any, columns: Sequence[Array], accepted: Array) -> Array:
-    """The tensor from its columns [S] in order and the accepted tokens [S, K + 1]; no drafts yet."""
-    none = xp.full((accepted.shape[0], accepted.shape[1] - 1), -1, dtype=xp.int32)
-    return xp.concat((xp.stack(columns, axis=1), accepted, none), axis=1)
+def fill(xp: Any, result: Array, columns: Mapping[str, Array], accepted: Array) -> None:
+    """Write the whole tensor: columns [S] by name and the accepted tokens [S, K + 1]; there are no drafts yet."""
+    for name, values in columns.items():
+        column(result, name)[...] = xp.astype(values, result.dtype, copy=False)
+    num_drafts = accepted.shape[1] - 1
+    tokens(result, num_drafts)[...] = accepted
+    if num_drafts:
+        drafts(result, num_drafts)[...] = -1

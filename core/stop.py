@@ -57,7 +57,7 @@ def match_stop(
 
     - ``accept_tokens`` [R, T], ``accept_num`` [R]: what a step accepted, counted from the left (0: nothing).
     - ``token_ids_all`` [R, L]: prompt and generated tokens before; ``prompt_lens`` [R], ``step_idx`` [R]: how many of
-      each. Only generated tokens are ever matched.
+      each. Only generated tokens are ever matched. T and L are at least 1.
     - ``stop_seqs`` [R, N, W], ``stop_seqs_len`` [R, N] (0 = unused), see ``pad_stop_sequences``; ``min_dec_len``,
       ``max_dec_len`` [R]; ``ignore_eos`` bool [R]. All others are whole numbers of any dtype.
 
@@ -74,6 +74,7 @@ def match_stop(
         "accept_tokens": ("R", "T"), "token_ids_all": ("R", "L"), "stop_seqs": ("R", "N", "W"),
         "stop_seqs_len": ("R", "N"),
     }  # fmt: skip
+    least = {"accept_tokens": 1, "token_ids_all": 1}
     eos = tuple(int(token) for token in eos_token_ids)
 
     def run(xp: Any, reads: Any, writes: Any) -> None:
@@ -91,7 +92,10 @@ def match_stop(
         **run_alone(
             "match_stop",
             run,
-            {key: Argument(array, dims.get(key, ("R",)), bool_=key == "ignore_eos") for key, array in given.items()},
+            {
+                key: Argument(array, dims.get(key, ("R",)), key == "ignore_eos", least.get(key, 0))
+                for key, array in given.items()
+            },
             {"accept_num": (("R",), "int32"), "finish_reason": (("R",), "int32"), "stop_match": (("R", 2), "int32")},
         )
     )

@@ -11,6 +11,8 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # all arrays here are small, threads only cost; read when NumPy loads
+
 import frameworks
 import pytest
 from hypothesis import HealthCheck, settings

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # the examples are no part of the package
-
 from examples.tiny_engine.model import (
     HEAD_DIM,
     NUM_HEADS,
@@ -24,6 +19,7 @@ from examples.tiny_engine.model import (
     Model,
     weight_shapes,
 )
+from numpy.typing import NDArray
 
 Array = NDArray[Any]
 BLOCK_SIZE, NUM_BLOCKS, SLOTS = 8, 40, 4

@@ -58,6 +58,8 @@ class TestAdoption:
         one = tensor(np.zeros(2, np.int32))
         with pytest.raises(sl.LayoutError, match="cannot share one tensor"):
             sl.SlotBatch(LAYOUT, cpu, tensors={"step_idx": one, "accept_num": one})
+        with pytest.raises(sl.LayoutError, match="begin at the same cell"):
+            sl.SlotBatch(LAYOUT, cpu, tensors={"step_idx": one[:], "accept_num": one[:]})
 
     def test_f4_a_float_buffer_with_gradients_is_refused(self, cpu: sl.Backend, framework: str) -> None:
         if framework == "numpy":
@@ -92,3 +94,27 @@ def test_s6_a_field_without_axes_has_its_fill_and_gets_it_back(cpu: sl.Backend) 
     assert cpu.read(batch["flag"]).tolist() == 6
     batch.reset()
     assert cpu.read(batch["flag"]).tolist() == 5
+
+
+class TestHostFields:
+    """F2: a host field is the framework's CPU tensor, made here or by the engine."""
+
+    def test_f2_a_host_field_is_the_framework_s_own(self, cpu: sl.Backend, framework: str, tensor: Make) -> None:
+        batch = sl.SlotBatch(LAYOUT, cpu)
+        assert type(batch["is_chunk_step"]).__module__.split(".")[0] == framework
+        sl.insert_tasks(batch, [sl.PrefillTask(sl.Request("a", [1, 2, 3]), 0, 2, [0])])
+        assert host(batch["is_chunk_step"]).tolist() == [True, False]
+        batch.swap(0, 1)
+        assert host(batch["is_chunk_step"]).tolist() == [False, True]
+        batch["is_chunk_step"][...] = tensor(np.array([True, False]))  # the tensor is the memory, not a copy of it
+        assert batch.host_array("is_chunk_step").tolist() == [True, False]
+
+    def test_f2_f4_an_adopted_host_field(self, cpu: sl.Backend, tensor: Make) -> None:
+        mine = tensor(np.ones(2, bool))
+        batch = sl.SlotBatch(LAYOUT, cpu, tensors={"is_chunk_step": mine})
+        assert batch["is_chunk_step"] is mine
+        sl.insert_tasks(batch, [sl.PrefillTask(sl.Request("a", [1, 2, 3]), 0, 2, [0])])
+        assert host(mine).tolist() == [True, False]
+        for given, words in (([True, False], "list is not a host array"), (tensor(np.ones(3, bool)), r"bool \(3,\)")):
+            with pytest.raises(sl.LayoutError, match=words):
+                sl.SlotBatch(LAYOUT, cpu, tensors={"is_chunk_step": given})

@@ -237,8 +237,7 @@ class Engine:
         aborts, self._aborts = self._aborts, []
         scheduler = self.scheduler
         for request_id in aborts:
-            found = [s for s in (*scheduler.running.values(), *scheduler.waiting) if s.request_id == request_id]
-            for seq in found:  # none: it has ended already
+            for seq in scheduler.find(request_id):  # none: it has ended already
                 if scheduler.runs(seq):
                     sl.insert_tasks(self.batch, [sl.AbortTask(request_id)])
                 scheduler.drop(seq)
@@ -260,7 +259,7 @@ class Engine:
             raise ValueError(
                 f"request {request_id!r}: {len(prompt)} prompt tokens, allowed: 1 to {self.options.max_model_len - 1}"
             )
-        if request_id in self.scheduler.running or any(s.request_id == request_id for s in self.scheduler.waiting):
+        if self.scheduler.find(request_id):
             raise ValueError(f"request {request_id!r} is being served already; give each its own id")
 
 

@@ -121,6 +121,11 @@ class Scheduler:
             if sequence in queue:
                 queue.remove(sequence)
 
+    def find(self, request_id: str) -> list[Sequence]:
+        """The sequence of that id, wherever it is."""
+        everywhere = (*self.running.values(), *self.waiting, *self.sent_back)
+        return [s for s in everywhere if s.request_id == request_id]
+
     def runs(self, sequence: Sequence) -> bool:
         return self.running.get(sequence.request_id) is sequence
 

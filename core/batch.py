@@ -136,6 +136,8 @@ class SlotBatch:
 
     def release(self, request_ids: Iterable[str], *, stream: Any = None) -> InsertReceipt:
         """Free the slots of requests that have ended, as FinishTasks do (L7)."""
+        if not isinstance(request_ids, Iterable):
+            raise TypeError(f"request_ids is {request_ids!r}, allowed: a list of request ids")
         ids = [request_ids] if isinstance(request_ids, str) else list(request_ids)
         return insert_tasks(self, [FinishTask(r) for r in ids], stream=stream)
 
@@ -171,13 +173,19 @@ class SlotBatch:
         gets its row. They are read at this point of the stream, so they may be written again afterwards.
         ``TaskError`` if the step is not committed, ``ValueError`` for a tensor without a row for each slot.
         """
+        if extra is not None and not isinstance(extra, Mapping):
+            raise TypeError(f"extra is {type(extra).__name__}, allowed: tensors by name")
         return Fetch(self, step, extra or {})
 
-    def take_result(self, step: Ticket, outputs: Mapping[int, Output], step_idx: Mapping[int, int]) -> None:
+    def take_result(self, step: Ticket, order: int, outputs: Mapping[int, Output], step_idx: Mapping[int, int]) -> None:
         """What the host learns when a fetched result is taken (I7, M7); ``Fetch`` calls it.
 
-        ``outputs`` and ``step_idx`` (generated tokens before the commit) by epoch.
+        ``outputs`` and ``step_idx`` (generated tokens before the commit) by epoch; ``order`` among the step's fetches:
+        one that was started later may know of drafts that an earlier one does not.
         """
+        if order < step.taken:
+            return
+        step.taken = order
         field = self.layout.by_key("input_ids_cpu")
         for entry in step.entries:
             slot, output = self.slots.by_epoch.get(entry.epoch), outputs.get(entry.epoch)
@@ -230,17 +238,24 @@ class SlotBatch:
 
     def argument(self, name: str, value: Any, shape: tuple[int, ...]) -> Any:
         """A step's argument: a tensor of the backend, or a host array of its own; ``ValueError`` for another shape."""
+        allowed = f"whole numbers of shape {list(shape)}"
         if isinstance(value, (np.ndarray, list, tuple)):
-            array = np.array(value)
-            if array.shape == shape and array.dtype.kind in "iu":
+            try:
+                array = np.array(value)
+            except ValueError:
+                raise ValueError(f"{name} is a ragged list, allowed: {allowed}") from None
+            if array.shape == shape and (array.dtype.kind in "iu" or not array.size):
                 return array.astype(np.int64)
             got, dtype = array.shape, str(array.dtype)
         else:
-            info = self.backend.inspect(value)
+            try:
+                info = self.backend.inspect(value)
+            except TypeError as error:
+                raise TypeError(f"{name}: {error}; allowed: {allowed}") from None
             got, dtype = info.shape, info.dtype
             if got == shape and "int" in dtype:
                 return value
-        raise ValueError(f"{name} is {dtype} {list(got)}, allowed: whole numbers of shape {list(shape)}")
+        raise ValueError(f"{name} is {dtype} {list(got)}, allowed: {allowed}")
 
     def _slot(self, slot: int) -> int:
         if isinstance(slot, bool) or not isinstance(slot, (int, np.integer)) or not 0 <= slot < self.slots.size:

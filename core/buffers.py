@@ -17,6 +17,8 @@ from slotline.core.packet import Packet
 from slotline.core.standard import target_layout
 from slotline.core.stats import Stats
 
+BESIDE = "\n"
+"""How the names begin of what is launched beside fields; no field's name, which is printable, begins so."""
 View = Callable[[Any, Any], Any]
 """``view(namespace, array)``: the array in its standard shape."""
 
@@ -162,25 +164,26 @@ class Buffers:
         new = self.backend.empty(made)
         xp = self.backend.namespace
 
-        def step(device_reads: Any, device_writes: Any) -> None:
-            def shaped(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
-                if not plan.views:
-                    return arrays
-                return {key: plan.views[key](xp, a) if key in plan.views else a for key, a in arrays.items()}
+        kept = changed or {}
 
-            read, written = shaped(device_reads), shaped(device_writes)
-            run(xp, read, written)
+        def step(device_reads: Any, device_writes: Any) -> None:
+            def shaped(arrays: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+                return {key: plan.views[key](xp, arrays[key]) if key in plan.views else arrays[key] for key in keys}
+
+            fields = shaped(device_writes, plan.writes)
+            read = shaped(device_reads, plan.reads) | {key: device_reads[BESIDE + key] for key in beside}
+            run(xp, read, fields | {key: device_writes[BESIDE + key] for key in (*kept, *new)})
             if live is not None:
                 lives = read[live][0] >= 0
                 for twin, key in plan.twins.items():
-                    put(xp, written[twin], lives, written[key])
+                    put(xp, fields[twin], lives, fields[key])
 
         self.backend.launch(
             step,
-            {**plan.reads, **beside},
-            {**plan.writes, **(changed or {}), **new},
+            plan.reads | {BESIDE + key: array for key, array in beside.items()},
+            plan.writes | {BESIDE + key: array for key, array in {**kept, **new}.items()},
             stats=self.stats,
-            fills=tuple(new),
+            fills=tuple(BESIDE + key for key in new),
         )
         return new
 
@@ -208,15 +211,12 @@ class Buffers:
         want = rows if plain is None else self._standard.shape(plain.name)
         if not axis and rows == want:
             return None
-        if [n for n in rows if n != 1] == [n for n in want if n != 1]:
-            index = _unit_axes(rows, want)
-        elif math.prod(rows) != math.prod(want) and len(rows) >= len(want):  # a row of one axis that got longer
-            index = (slice(None), *(0 for n in rows[1:-1]), slice(0, want[1]))
-        elif math.prod(rows) == math.prod(want) and not axis and self._is_dense(field.name):
+        index = _fit(rows, want)
+        if index is not None:
+            return lambda xp, array: (xp.moveaxis(array, axis, 0) if axis else array)[index]
+        if math.prod(rows) == math.prod(want) and not axis and self._is_dense(field.name):
             return lambda xp, array: xp.reshape(array, want)
-        else:
-            raise LayoutError(f"field {field.name!r}: shape {shape} cannot be seen as {want} without a copy")
-        return lambda xp, array: (xp.moveaxis(array, axis, 0) if axis else array)[index]
+        raise LayoutError(f"field {field.name!r}: shape {shape} cannot be seen as {want} without a copy")
 
     def _is_dense(self, name: str) -> bool:
         info = self.backend.inspect(self.tensors[name])
@@ -234,17 +234,27 @@ class Buffers:
             raise LayoutError(f"{what} needs the fields {', '.join(missing)}, which this layout lacks")
 
 
-def _unit_axes(rows: tuple[int, ...], want: tuple[int, ...]) -> tuple[Any, ...]:
-    """The index that drops and adds axes of length 1, so that a buffer of shape ``rows`` is seen as ``want``."""
-    index: list[Any] = []
-    left = list(want)
-    for size in rows:
-        while left and left[0] == 1 and size != 1:
-            index.append(None)
-            left.pop(0)
-        if left and left[0] == size:
-            index.append(slice(None))
-            left.pop(0)
-        else:  # an axis of length 1 that the standard shape has not
-            index.append(0)
-    return (*index, *(None for _ in left))
+def _fit(rows: tuple[int, ...], want: tuple[int, ...]) -> tuple[Any, ...] | None:
+    """The index by which a buffer of shape ``rows``, slots first, is seen as ``want``; None if there is none.
+
+    Axes of length 1 come and go, and the cells of a row of one axis may be followed by more.
+    """
+    longer = len(want) == 2
+
+    def rest(i: int, j: int) -> tuple[Any, ...] | None:
+        if i == len(rows) and j == len(want):
+            return ()
+        steps: list[tuple[Any, int, int]] = []
+        if i < len(rows) and j < len(want) and (rows[i] == want[j] or (longer and j == 1 and rows[i] > want[j])):
+            steps.append((slice(0, want[j]), i + 1, j + 1))
+        if i and i < len(rows) and rows[i] == 1:
+            steps.append((0, i + 1, j))
+        if j and j < len(want) and want[j] == 1:
+            steps.append((None, i, j + 1))
+        for entry, to_i, to_j in steps:
+            found = rest(to_i, to_j)
+            if found is not None:
+                return (entry, *found)
+        return None
+
+    return rest(0, 0)

@@ -16,7 +16,7 @@ from slotline.core import result
 from slotline.core.namespace import Array, put, whole
 from slotline.core.scan import LIMITS, history_tail, scan
 from slotline.core.stop import FinishReason
-from slotline.core.ticket import LAST, PLACE, SOURCE, TAKEN, Ticket
+from slotline.core.ticket import LAST, PLACE, SOURCE, TAKEN, Ticket, require_step
 
 if TYPE_CHECKING:
     from slotline.core.batch import SlotBatch
@@ -54,6 +54,7 @@ def commit_step(batch: SlotBatch, step: Ticket, accept_tokens: Any, accept_num: 
     point of the stream. Rows whose epoch has ended are applied to nothing and counted (``stats["stale_results"]``).
     Raises ``TaskError`` if the step was committed or discarded, ``ValueError`` for arrays of another shape or dtype.
     """
+    require_step(step, "commit_step")
     step.require("open", "commit_step", batch)
     config = batch.config
     places = step.places()
@@ -77,7 +78,8 @@ def commit_step(batch: SlotBatch, step: Ticket, accept_tokens: Any, accept_num: 
         live="places",
     )
     step.result = out["result"]
-    step.stale, step.state = stale, "committed"
+    step.stale = stale
+    step.close("committed")
     if stale:
         batch.stats.add("stale_results", "commit", len(stale))
     _tell_host(batch, step, places)
@@ -87,7 +89,8 @@ def commit_rows(xp: Any, reads: Mapping[str, Array], w: Mapping[str, Array], con
     """The table of L4 on arrays of all slots. ``moved``: a row lies elsewhere than at prepare time, or is gone."""
     places = reads["places"]
     live = places[SOURCE] >= 0
-    tokens, count = whole(xp, reads["tokens"]), whole(xp, reads["count"])
+    # Copies: an engine may have sampled into the very buffers that are written below.
+    tokens, count = xp.astype(reads["tokens"], xp.int32), xp.astype(reads["count"], xp.int32)
     at = xp.clip(places[SOURCE], 0, None)
     accepted = xp.take(tokens, at, axis=0) if moved else tokens  # [S, K + 1]
     width = accepted.shape[1]

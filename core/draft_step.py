@@ -16,7 +16,7 @@ from slotline.core.namespace import Array, cumulated, whole
 from slotline.core.packing import Grid, spread, wanted_logits, write_all
 from slotline.core.step import specs
 from slotline.core.stop import FinishReason
-from slotline.core.ticket import PLACE, Ticket
+from slotline.core.ticket import PLACE, Ticket, request_ids, require_step
 
 if TYPE_CHECKING:
     from slotline.core.batch import SlotBatch
@@ -78,6 +78,7 @@ def prepare_draft(
     the arrays are new. Raises ``TaskError`` if the step is not committed or one of its rows is in a later step already,
     ``ValueError`` for a level or an array out of bounds, ``LayoutError`` without MTP fields.
     """
+    require_step(step, "prepare_draft")
     step.require("committed", "prepare_draft", batch)
     config = batch.config
     batch.buffers.require(READS, "prepare_draft")
@@ -118,9 +119,7 @@ def prepare_draft(
 
 def _places(step: Ticket, rows: Iterable[str] | None) -> NDArray[np.int32]:
     """int32 [4, S] by position: ``THEN``, ``NOW``, ``ASKED``, ``IS_ROW``."""
-    if isinstance(rows, str):
-        raise TypeError(f"rows is {rows!r}, allowed: a list of request ids")
-    chosen = None if rows is None else set(rows)
+    chosen = None if rows is None else set(request_ids("rows", rows))
     unknown = sorted((chosen or set()) - set(step.request_ids))
     if unknown:
         raise TaskError([Fault(r, "request_id", r, "a request of the step") for r in unknown])

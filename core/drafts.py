@@ -9,7 +9,7 @@ from slotline.core import result
 from slotline.core.errors import Fault, TaskError
 from slotline.core.namespace import Array, put, whole
 from slotline.core.stop import FinishReason
-from slotline.core.ticket import SOURCE, Ticket
+from slotline.core.ticket import SOURCE, Ticket, require_step
 
 if TYPE_CHECKING:
     from slotline.core.batch import SlotBatch
@@ -28,6 +28,7 @@ def commit_drafts(batch: SlotBatch, step: Ticket, draft_tokens: Any) -> None:
     Raises ``TaskError`` if the step is not committed or one of its rows is in a later step already, ``ValueError``
     for another shape or dtype.
     """
+    require_step(step, "commit_drafts")
     step.require("committed", "commit_drafts", batch)
     num_drafts = batch.config.num_drafts
     drafts = batch.argument("draft_tokens", draft_tokens, (batch.config.max_num_seqs, num_drafts))

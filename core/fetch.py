@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotline.core import result
+from slotline.core.device import Download
+from slotline.core.ticket import require_step
 
 if TYPE_CHECKING:
     from slotline.core.batch import SlotBatch
@@ -34,21 +36,30 @@ class Output(NamedTuple):
 
 
 class Fetch:
-    """A result on its way: one copy, started when it was asked for. Decided at the commit; nothing later changes it."""
+    """A result on its way: copies that were started when it was asked for. Nothing later changes it."""
 
     def __init__(self, batch: SlotBatch, step: Ticket, extra: Mapping[str, Any]) -> None:
+        require_step(step, "fetch")
         step.require("committed", "fetch", batch)
         self._batch, self._step = batch, step
-        size = batch.config.max_num_seqs
-        for name, tensor in extra.items():
-            shape = batch.backend.inspect(tensor).shape
-            if not shape or shape[0] != size:
-                raise ValueError(
-                    f"extra {name!r} has shape {list(shape)}, needed: [{size}, ...], one row for each slot"
-                )
-        self._extra = {name: batch.backend.download(t, "fetch", batch.stats) for name, t in extra.items()}
+        self._extra = {name: self._started(name, tensor) for name, tensor in extra.items()}
         self._download = batch.backend.download(step.result, "fetch", batch.stats)
         self._outputs: list[Output] | None = None
+        step.fetches += 1
+        self._order = step.fetches
+
+    def _started(self, name: str, tensor: Any) -> Download:
+        batch = self._batch
+        try:
+            shape = tensor.shape if isinstance(tensor, np.ndarray) else batch.backend.inspect(tensor).shape
+        except TypeError as error:
+            raise TypeError(f"extra {name!r}: {error}") from None
+        if not shape or shape[0] != batch.config.max_num_seqs:
+            needed = f"[{batch.config.max_num_seqs}, ...], a row for each slot"
+            raise ValueError(f"extra {name!r} has shape {list(shape)}, needed: {needed}")
+        if isinstance(tensor, np.ndarray):
+            return Download(tensor.copy())
+        return batch.backend.download(tensor, "fetch", batch.stats)
 
     @property
     def is_done(self) -> bool:
@@ -56,7 +67,7 @@ class Fetch:
         return self._download.is_done and all(d.is_done for d in self._extra.values())
 
     def result(self) -> list[Output]:
-        """One entry for each row of the step, in its order; waits for the copy.
+        """One entry for each row of the step, in its order; waits for the copy. The lists are the caller's own.
 
         A row of length 0 gives no entry, a chunk that is not last an empty one. The first call also tells the host
         which rows have ended (I7) and fills ``input_ids_cpu`` (M7). Nothing is released.
@@ -65,14 +76,14 @@ class Fetch:
             rows = self._download.array()
             length, step_idx = result.column(rows, "length"), result.column(rows, "step_idx")
             entries = [e for e in self._step.entries if length[e.slot] > 0]
+            outputs = {e.epoch: self._output(e, rows) for e in entries}
+            generated = {e.epoch: int(step_idx[e.slot]) for e in entries}
+            self._batch.take_result(self._step, self._order, outputs, generated)
             extra = {name: d.array() for name, d in self._extra.items()}
-            outputs = {
-                e.epoch: self._output(e, rows)._replace(extra={n: a[e.slot].copy() for n, a in extra.items()})
-                for e in entries
-            }
-            self._batch.take_result(self._step, outputs, {e.epoch: int(step_idx[e.slot]) for e in entries})
-            self._outputs = list(outputs.values())
-        return list(self._outputs)
+            self._outputs = [
+                outputs[e.epoch]._replace(extra={n: np.array(a[e.slot]) for n, a in extra.items()}) for e in entries
+            ]
+        return [o._replace(tokens=list(o.tokens), draft_tokens=list(o.draft_tokens)) for o in self._outputs]
 
     def _output(self, entry: Entry, rows: NDArray[Any]) -> Output:
         row = rows[entry.slot]

@@ -140,7 +140,7 @@ class Field:
             raise LayoutError(
                 f"field {self.name!r}: a decode task appends to its table, so no other rule may write there"
             )
-        if self.residency == "mirrored" and (self.step_writes or self.engine_writes):
+        if self.residency == "mirrored" and (self.step_writes or self.engine_writes or self.twin_of is not None):
             raise LayoutError(f"field {self.name!r} is mirrored, but steps write it: the mirror would go stale (F2)")
 
     def _check_dtype(self) -> None:

@@ -12,7 +12,7 @@ LIMITS = ("min_dec_len", "max_dec_len", "ignore_eos", "stop_seqs", "stop_seqs_le
 
 
 _NO_TOKEN = -2
-"""Equal to no token and to no padding."""
+"""Equal to no cell of the context, whose cells below 0 all become -1."""
 
 
 class StopScan(NamedTuple):
@@ -88,7 +88,8 @@ def _lowest_match(xp: Any, context: Array, t: Array, stop_seqs: Array, lens: Arr
     cell = xp.clip(first * max_len - ahead + j, 0, None)
     aligned = xp.reshape(xp.take(stops, xp.reshape(cell, (-1,)), axis=0), (max_len, num_seqs, rows))
     aligned = xp.where(outside, _NO_TOKEN, aligned)
-    said = xp.reshape(xp.reshape(xp.permute_dims(context, (1, 0)), (-1,)), (max_len - 1 + width, rows))
+    turned = xp.permute_dims(xp.clip(context, -1, None), (1, 0))
+    said = xp.reshape(xp.reshape(turned, (-1,)), (max_len - 1 + width, rows))
     windows = xp.stack([said[i : i + width] for i in range(max_len)], axis=0)  # [W, T, S]
     equal = xp.astype(windows[:, :, None] == aligned[:, None], xp.int32)
     hits = xp.sum(equal, axis=0, dtype=t.dtype) == lens_of  # [T, N, S]

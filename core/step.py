@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,12 +53,11 @@ class Step(Ticket):
     ) -> None:
         batch.buffers.require(READS, "prepare_step")
         taken = take_rows(batch, rows, skip)
-        if num_tokens is not None and num_tokens < taken.bound:
-            hint = f"the rows taken may have {taken.bound} tokens; pass at least that, or fewer rows"
-            raise TaskError([Fault("", "num_tokens", num_tokens, taken.bound)], [hint])
+        if num_tokens is not None:
+            num_tokens = _num_tokens(num_tokens, max(taken.bound, 1))
         super().__init__(batch, taken)
         if num_tokens is not None:
-            self.num_tokens = int(num_tokens)
+            self.num_tokens = num_tokens
         self.arrays = self._pack()
         self.open()
 
@@ -78,6 +78,19 @@ class Step(Ticket):
         out = self.batch.buffers.run_step(run, "prepare_step", reads=READS, given=given, made=made)
         self.lengths = out.pop("lengths")
         return Packed(**out)
+
+
+def _num_tokens(given: Any, least: int) -> int:
+    try:
+        if isinstance(given, bool):
+            raise TypeError
+        number = operator.index(given)
+    except TypeError:
+        raise TypeError(f"num_tokens is {given!r} ({type(given).__name__}), allowed: a whole number") from None
+    if not least <= number < 2**31:
+        hint = f"the rows taken may have {least} tokens; pass at least that, or fewer rows; int32 bounds the arrays"
+        raise TaskError([Fault("", "num_tokens", number, least)], [hint])
+    return number
 
 
 def prepare_step(

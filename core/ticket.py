@@ -52,8 +52,8 @@ def take_rows(batch: SlotBatch, rows: Iterable[str] | None = None, skip: Iterabl
     ``TaskError`` for an unknown or doubled id; opens nothing.
     """
     table = batch.slots
-    slots = list(range(table.size)) if rows is None else _named(batch, rows)
-    left_out = set(_named(batch, skip))
+    slots = list(range(table.size)) if rows is None else _named(batch, "rows", rows)
+    left_out = set(_named(batch, "skip", skip))
     bounds, occupants = table.bound.tolist(), table.occupants
     inside, taken = [], []
     for slot in slots:
@@ -76,8 +76,14 @@ class Ticket:
         self.state = "open"
         self.result: Any = None
         """int32 [S, n], a tensor: what the commit decided of each row, see ``core.result``."""
+        self.fetches = 0
+        """Fetches of its result that were started."""
+        self.taken = 0
+        """The newest of them whose result was taken."""
         self.stale: frozenset[int] = frozenset()
         """Epochs that had ended at the commit."""
+        self._former: list[Ticket | None] = []
+        """The steps before, of its rows."""
         self.slots, self.inside, self.occupants, bound = taken
         self.epochs = [o.epoch for o in self.occupants]
         """Of the requests in the step, in the order of its rows."""
@@ -98,8 +104,18 @@ class Ticket:
 
     def open(self) -> None:
         """From now on its rows are in an open step; last, so that a device that fails leaves nothing open."""
+        self._former = [o.ticket for o in self.occupants]
         for occupant in self.occupants:
             occupant.ticket = self
+
+    def close(self, state: str) -> None:
+        """It is committed or discarded; discarded, its rows' newest step is again the one before."""
+        self.state = state
+        if state == "discarded":
+            for occupant, former in zip(self.occupants, self._former, strict=True):
+                if occupant.ticket is self:
+                    occupant.ticket = former
+        self._former = []
 
     def record_lengths(self) -> None:
         """Note on the device which rows have tokens."""
@@ -152,7 +168,7 @@ class Ticket:
     def discard(self) -> None:
         """Give the step up: its rows are as if it had never been prepared. ``TaskError`` if it is not open."""
         self.require("open", "discard")
-        self.state = "discarded"
+        self.close("discarded")
 
     def require(self, state: str, doing: str, batch: SlotBatch | None = None) -> None:
         """``TaskError`` unless the ticket is in ``state``, and of ``batch``, if given: epochs are a batch's own."""
@@ -168,11 +184,25 @@ class Ticket:
         return f"Ticket({len(self.inside)} rows, {self.state})"
 
 
-def _named(batch: SlotBatch, rows: Iterable[str]) -> list[int]:
-    if isinstance(rows, str):
-        raise TypeError(f"rows is {rows!r}, allowed: a list of request ids")
-    ids = list(rows)
-    doubled = sorted({r for r in ids if ids.count(r) > 1})
+def request_ids(name: str, given: Any) -> list[str]:
+    """The argument ``name`` as request ids, each once; ``TypeError`` for anything else, ``TaskError`` for doubles."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(f"{name} is {given!r}, allowed: a list of request ids")
+    ids = list(given)
+    for request_id in ids:
+        if not isinstance(request_id, str):
+            raise TypeError(f"{name} holds {request_id!r}, allowed: request ids, which are text")
+    doubled = sorted({r for r in ids if ids.count(r) > 1}) if len(set(ids)) < len(ids) else []
     if doubled:
         raise TaskError([Fault(r, "request_id", r, "each row once") for r in doubled])
-    return [batch.slot_of(r) for r in ids]
+    return ids
+
+
+def _named(batch: SlotBatch, name: str, given: Any) -> list[int]:
+    return [batch.slot_of(r) for r in request_ids(name, given)]
+
+
+def require_step(step: Any, doing: str) -> None:
+    """``TypeError`` unless ``step`` is one."""
+    if not isinstance(step, Ticket):
+        raise TypeError(f"{doing}: step is {step!r}, needed: what prepare_step or batch.ticket gave")

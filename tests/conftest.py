@@ -39,8 +39,8 @@ def framework(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if name not in frameworks.INSTALLED:
         missing = f"{name} is not installed"
-        if os.environ.get("SLOTLINE_REQUIRE_FRAMEWORKS") == "1":
-            pytest.fail(f"{missing}, and SLOTLINE_REQUIRE_FRAMEWORKS=1")
+        if os.environ.get("SLOTLINE_TEST_REQUIRE_FRAMEWORKS") == "1":
+            pytest.fail(f"{missing}, and SLOTLINE_TEST_REQUIRE_FRAMEWORKS=1")
         pytest.skip(missing)
     return name
 

@@ -282,7 +282,7 @@ class OperationsOnPaddle(Operations):
 def machine_of(operations: type[Operations]) -> type:
     case: type = operations.TestCase
     case.settings = settings(fewer(1, operations.framework), stateful_step_count=40)  # type: ignore[attr-defined]
-    missing = operations.framework not in INSTALLED and os.environ.get("SLOTLINE_REQUIRE_FRAMEWORKS") != "1"
+    missing = operations.framework not in INSTALLED and os.environ.get("SLOTLINE_TEST_REQUIRE_FRAMEWORKS") != "1"
     mark = pytest.mark.skipif(missing, reason=f"{operations.framework} is not installed")
     return mark(case)
 

@@ -37,7 +37,7 @@ def run_alone(
 ) -> dict[str, Any]:
     """Run ``run(namespace, reads, writes)`` where the given arrays live; the new arrays ``made`` (dims, dtype).
 
-    A dtype that is the name of an argument means the dtype of that argument.
+    A dtype that names arguments ("a, b") means theirs if they agree and can hold -1, else int64.
 
     ``ValueError`` naming the argument for a shape or a dtype that does not fit; ``TypeError`` for something that is
     neither a NumPy array nor a tensor of a loaded backend, or of two backends at once.
@@ -59,7 +59,7 @@ def run_alone(
         dtypes[key] = seen.dtype if isinstance(seen.dtype, str) else seen.dtype.name
         _require(what, key, argument, tuple(seen.shape), dtypes[key], sizes)
     specs = [
-        (key, tuple(d if isinstance(d, int) else sizes[d] for d in dims), dtypes.get(dtype, dtype))
+        (key, tuple(d if isinstance(d, int) else sizes[d] for d in dims), _dtype(dtype, dtypes))
         for key, (dims, dtype) in made.items()
     ]
     if backend is None:
@@ -72,6 +72,12 @@ def run_alone(
     xp = backend.namespace
     backend.launch(lambda r, w: run(xp, r, w), reads, out, fills=tuple(out))
     return out
+
+
+def _dtype(said: str, dtypes: Mapping[str, str]) -> str:
+    found = {dtypes.get(name, name) for name in said.split(", ")}
+    (one,) = found if len(found) == 1 else ("int64",)
+    return "int64" if one.startswith("uint") else one
 
 
 def _require(

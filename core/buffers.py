@@ -14,8 +14,9 @@ from slotline.core.errors import LayoutError
 from slotline.core.layout import BufferLayout, numpy_dtype
 from slotline.core.namespace import NUMPY, put
 from slotline.core.packet import Packet
-from slotline.core.standard import target_layout
+from slotline.core.standard import mtp_layout, target_layout
 from slotline.core.stats import Stats
+from slotline.core.strided import cells_apart, shadow
 
 BESIDE = "\n"
 """How the names begin of what is launched beside fields; no field's name, which is printable, begins so."""
@@ -50,6 +51,8 @@ class Buffers:
         self._device_fields = {i for i, a in enumerate(self._device) if a is not None}
         self._host_fields = {i for i, a in enumerate(self._host_arrays) if a is not None}
         self._standard = target_layout(layout.config)
+        if layout.config.spec_method == "mtp":
+            self._standard |= mtp_layout(layout.config)
         self._plans: dict[str, _StepPlan] = {}
 
     def _allocate(self, adopted: dict[str, Any]) -> dict[str, Any]:
@@ -77,22 +80,18 @@ class Buffers:
         return array
 
     def _require_apart(self, adopted: dict[str, Any]) -> None:
-        """``LayoutError`` if two cells of the adopted tensors are one: a stride of 0, or one tensor for two fields."""
-        seen: dict[int, str] = {}
+        """``LayoutError`` if two cells of the adopted tensors are one, within a tensor or of two fields."""
+        seen: dict[str, NDArray[Any]] = {}
         for name, tensor in adopted.items():
-            if name in self.hosts:
-                array = self.hosts[name]
-                pointer, strides, shape = array.__array_interface__["data"][0], array.strides, array.shape
-                if not array.flags.writeable:
-                    raise LayoutError(f"field {name!r}: the array is read-only")
-            else:
-                info = self.backend.inspect(tensor)
-                pointer, strides, shape = info.pointer, info.strides, info.shape
-            if any(s == 0 and n > 1 for s, n in zip(strides, shape, strict=True)):
-                raise LayoutError(f"field {name!r}: a tensor of stride 0 has several cells in one place; copy it first")
-            other = seen.setdefault(pointer, name) if 0 not in shape else name
-            if other != name:
-                raise LayoutError(f"fields {other!r} and {name!r} cannot share one tensor: they begin at the same cell")
+            memory = self.hosts[name] if name in self.hosts else shadow(self.backend.inspect(tensor))
+            if name in self.hosts and not memory.flags.writeable:
+                raise LayoutError(f"field {name!r}: the array is read-only")
+            if not cells_apart(memory.shape, memory.strides, memory.itemsize):
+                raise LayoutError(f"field {name!r}: the tensor has several cells in one place; copy it first")
+            for other, theirs in seen.items():
+                if np.may_share_memory(memory, theirs) and np.shares_memory(memory, theirs, max_work=-1):
+                    raise LayoutError(f"fields {other!r} and {name!r} cannot share memory")
+            seen[name] = memory
 
     def _host(self, name: str) -> NDArray[Any]:
         return np.empty(self.layout.shape(name), numpy_dtype(self.layout[name].dtype))

@@ -16,7 +16,7 @@ from slotline.core import result
 from slotline.core.namespace import Array, put, whole
 from slotline.core.scan import LIMITS, history_tail, scan
 from slotline.core.stop import FinishReason
-from slotline.core.ticket import LAST, PLACE, SOURCE, TAKEN, Ticket, require_step
+from slotline.core.ticket import LAST, PLACE, SOURCE, TAKEN, Ticket, require_ids, require_step
 
 if TYPE_CHECKING:
     from slotline.core.batch import SlotBatch
@@ -52,7 +52,8 @@ def commit_step(batch: SlotBatch, step: Ticket, accept_tokens: Any, accept_num: 
 
     Runs where the buffers are and reads nothing back; host arrays are read before the call returns, tensors at this
     point of the stream. Rows whose epoch has ended are applied to nothing and counted (``stats["stale_results"]``).
-    Raises ``TaskError`` if the step was committed or discarded, ``ValueError`` for arrays of another shape or dtype.
+    Raises ``TaskError`` if the step was committed or discarded, ``ValueError`` for arrays of another shape or dtype,
+    and for host arrays that accept an id outside the vocabulary.
     """
     require_step(step, "commit_step")
     step.require("open", "commit_step", batch)
@@ -60,6 +61,7 @@ def commit_step(batch: SlotBatch, step: Ticket, accept_tokens: Any, accept_num: 
     places = step.places()
     tokens = batch.argument("accept_tokens", accept_tokens, (config.max_num_seqs, config.num_drafts + 1))
     count = batch.argument("accept_num", accept_num, (config.max_num_seqs,))
+    require_ids("accept_tokens", tokens, step, count)
     moved = bool((places[SOURCE] != np.where(places[SOURCE] >= 0, np.arange(config.max_num_seqs), -1)).any())
     gone = (places[TAKEN] > 0) & (places[PLACE] < 0)
     stale = frozenset(e.epoch for e in step.entries if gone[e.slot]) if gone.any() else frozenset[int]()

@@ -16,7 +16,7 @@ from slotline.core.namespace import Array, cumulated, whole
 from slotline.core.packing import Grid, spread, wanted_logits, write_all
 from slotline.core.step import specs
 from slotline.core.stop import FinishReason
-from slotline.core.ticket import PLACE, Ticket, request_ids, require_step
+from slotline.core.ticket import PLACE, Ticket, request_ids, require_ids, require_step
 
 if TYPE_CHECKING:
     from slotline.core.batch import SlotBatch
@@ -90,6 +90,7 @@ def prepare_draft(
         raise ValueError(f"drafted is None, needed at level {level}: the drafts before, [{size}, {level - 1}]")
     shape = (size, level - 1)
     before = np.full(shape, -1, np.int32) if drafted is None else batch.argument("drafted", drafted, shape)
+    require_ids("drafted", before, step)
     places = _places(step, rows)
 
     def run(xp: Any, reads: Any, writes: Any) -> None:

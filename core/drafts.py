@@ -9,7 +9,7 @@ from slotline.core import result
 from slotline.core.errors import Fault, TaskError
 from slotline.core.namespace import Array, put, whole
 from slotline.core.stop import FinishReason
-from slotline.core.ticket import SOURCE, Ticket, require_step
+from slotline.core.ticket import SOURCE, Ticket, require_ids, require_step
 
 if TYPE_CHECKING:
     from slotline.core.batch import SlotBatch
@@ -26,12 +26,13 @@ def commit_drafts(batch: SlotBatch, step: Ticket, draft_tokens: Any) -> None:
     now on, cut the same way. Nothing is read back.
 
     Raises ``TaskError`` if the step is not committed or one of its rows is in a later step already, ``ValueError``
-    for another shape or dtype.
+    for another shape or dtype, and for a host array with an id outside the vocabulary.
     """
     require_step(step, "commit_drafts")
     step.require("committed", "commit_drafts", batch)
     num_drafts = batch.config.num_drafts
     drafts = batch.argument("draft_tokens", draft_tokens, (batch.config.max_num_seqs, num_drafts))
+    require_ids("draft_tokens", drafts, step)
     require_newest(step, "commit_drafts")
     if not num_drafts:
         return

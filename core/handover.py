@@ -41,6 +41,8 @@ else:
     """The numbers of SamplingParams; a new parameter there is a new one here."""
 
 MAGIC = b"SLHO"
+MAX_STOP_SEQS = 4096
+"""More than any layout holds; each costs an array on arrival."""
 HIDDEN = "mtp.first_token_hidden_states"
 
 
@@ -77,7 +79,7 @@ class Handover(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         prompt = check("prompt", self.prompt, vocab, 1, peer.max_model_len - 1)
         output = check("output", self.output, vocab, 0, peer.max_model_len - len(prompt) - 1)
         check("first_step", self.first_step, vocab, 1, peer.max_model_len - len(prompt) - len(output))
-        lens = check("stop_lens", self.stop_lens, 2**31 - 1)
+        lens = check("stop_lens", self.stop_lens, 2**31 - 1, 0, MAX_STOP_SEQS)
         total = len(check("stop_ids", self.stop_ids, vocab))
         if (lens == 0).any() or int(lens.sum(dtype=np.int64)) != total:
             raise PacketError(
@@ -163,7 +165,8 @@ def export_handover(batch: SlotBatch, request_id: str) -> Handover:
     Call it on role prefill, after the step's ``batch.fetch(step).result()`` and before the request is released. The
     hidden-state row is read from the device, which waits for it; all else is known on the host.
 
-    Raises ``TaskError`` naming the request if it owns no slot, its result was not fetched, or the stop rule ended it.
+    Raises ``TaskError`` naming the request if it owns no slot, its result was not fetched, or the stop rule ended it;
+    ``PacketError`` if its hidden-state row is not finite.
     """
     slot = batch.slot_of(request_id)
     if batch.config.role != "prefill":

@@ -30,7 +30,7 @@ def owner(tensor: Any) -> Backend:
         if backend._inspect(tensor) is not None:
             return backend
     names = ", ".join(sorted({f"{b.name} ({b.framework})" for b in live}))
-    names = names or "none is loaded; call slotline.load_backend() first"
+    names = names or "none is loaded; call slotline.load_backend() and keep what it gives"
     raise TypeError(f"{type(tensor).__name__} is not a tensor of a loaded backend ({names})")
 
 

@@ -12,7 +12,7 @@ class Verified(NamedTuple):
     """What greedy verification accepts."""
 
     accept_tokens: Any
-    """[R, K + 1], the dtype of ``target_tokens``; -1 behind the accepted"""
+    """[R, K + 1], the dtype of ``target_tokens`` (int64 for an unsigned one); -1 behind the accepted"""
     accept_num: Any
     """int32 [R], 1 to K + 1"""
 
@@ -28,8 +28,9 @@ def mtp_next_tokens(lookahead: Any, predicted: Any) -> Any:
     - ``lookahead`` [rows, M]: ``mtp.lookahead_tokens`` or rows of it; -1 where the history ends.
     - ``predicted`` [rows, M]: column 0 is the target's sample, column j level j's draft.
 
-    A new array of the dtype of ``lookahead``; rows do not see each other, so two micro-batches can be resolved apart.
-    Takes NumPy arrays or tensors of one loaded backend. ``ValueError`` for another shape or dtype. Source: rule M4.
+    A new array of their dtype, int64 if they differ. Rows do not see each other, so two micro-batches can be resolved
+    apart. Takes NumPy arrays or tensors of one loaded backend. ``ValueError`` for another shape or dtype.
+    Source: rule M4.
     """
 
     def run(xp: Any, reads: Any, writes: Any) -> None:
@@ -37,7 +38,9 @@ def mtp_next_tokens(lookahead: Any, predicted: Any) -> Any:
         writes["next_tokens"][...] = xp.astype(resolved, writes["next_tokens"].dtype)
 
     given = {"lookahead": Argument(lookahead, ("rows", "M")), "predicted": Argument(predicted, ("rows", "M"))}
-    return run_alone("mtp_next_tokens", run, given, {"next_tokens": (("rows", "M"), "lookahead")})["next_tokens"]
+    return run_alone("mtp_next_tokens", run, given, {"next_tokens": (("rows", "M"), "lookahead, predicted")})[
+        "next_tokens"
+    ]
 
 
 def verify_greedy(draft_tokens: Any, target_tokens: Any) -> Verified:

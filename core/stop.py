@@ -7,6 +7,7 @@ Only generated tokens count; a match never reaches into the prompt. At the t-th 
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -55,7 +56,8 @@ def match_stop(
 ) -> StopMatch:
     """The stop rule alone, for engines that keep their own loop: what ends each of R rows, and where it is cut.
 
-    - ``accept_tokens`` [R, T], ``accept_num`` [R]: what a step accepted, counted from the left (0: nothing).
+    - ``accept_tokens`` [R, T], ``accept_num`` [R]: what a step accepted, counted from the left (0: nothing; more than
+      T is T).
     - ``token_ids_all`` [R, L]: prompt and generated tokens before; ``prompt_lens`` [R], ``step_idx`` [R]: how many of
       each. Only generated tokens are ever matched. T and L are at least 1.
     - ``stop_seqs`` [R, N, W], ``stop_seqs_len`` [R, N] (0 = unused), see ``pad_stop_sequences``; ``min_dec_len``,
@@ -75,10 +77,15 @@ def match_stop(
         "stop_seqs_len": ("R", "N"),
     }  # fmt: skip
     least = {"accept_tokens": 1, "token_ids_all": 1}
-    eos = tuple(int(token) for token in eos_token_ids)
+    try:
+        eos = tuple(operator.index(token) for token in eos_token_ids)
+    except TypeError:
+        raise TypeError(f"match_stop: eos_token_ids is {eos_token_ids!r}, allowed: token ids, whole numbers") from None
 
     def run(xp: Any, reads: Any, writes: Any) -> None:
         limits = {key: reads[key] for key in LIMITS}
+        lens = limits["stop_seqs_len"]
+        limits["stop_seqs_len"] = xp.where(lens > limits["stop_seqs"].shape[2], 0, lens)  # they match nothing
         generated = whole(xp, reads["step_idx"], xp.int64)
         history = whole(xp, reads["prompt_lens"], xp.int64) + generated
         tail = history_tail(xp, reads["token_ids_all"], history, max(reads["stop_seqs"].shape[2] - 1, 0))

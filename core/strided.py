@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slotline.core.layout import numpy_dtype
+
 if TYPE_CHECKING:
+    from slotline.core.device import TensorInfo
     from slotline.core.layout import BufferLayout
 
 Strides = tuple[int, ...]
@@ -39,6 +42,31 @@ def segments(
     steps = [[(i * left[a], i * right[a]) for i in range(shape[a])] for a in axes]
     for combination in itertools.product(*steps):
         yield (sum(a for a, _ in combination), sum(b for _, b in combination)), cells
+
+
+def cells_apart(shape: tuple[int, ...], strides: Strides, itemsize: int) -> bool:
+    """Whether each step along an axis passes over all that lies within; no two cells are one then."""
+    extent = itemsize
+    for step, size in sorted((abs(step), size) for step, size in zip(strides, shape, strict=True) if size > 1):
+        if step < extent:
+            return 0 in shape
+        extent += step * (size - 1)
+    return True
+
+
+def shadow(info: TensorInfo) -> NDArray[Any]:
+    """An array at the addresses of a tensor, which may lie on a device: to compare, never to be looked into."""
+
+    class Addresses:
+        __array_interface__: ClassVar[dict[str, Any]] = {
+            "version": 3,
+            "shape": info.shape,
+            "strides": info.strides,
+            "typestr": f"|V{numpy_dtype(info.dtype).itemsize}",
+            "data": (info.pointer, True),
+        }
+
+    return np.asarray(Addresses()) if info.pointer and 0 not in info.shape else np.empty(info.shape, "V1")
 
 
 def row_segments(layout: BufferLayout, index: int, rows: NDArray[Any], host: NDArray[Any]) -> Iterator[tuple[int, int]]:

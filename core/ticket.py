@@ -184,6 +184,29 @@ class Ticket:
         return f"Ticket({len(self.inside)} rows, {self.state})"
 
 
+def require_ids(name: str, block: Any, step: Ticket, counts: Any = None) -> None:
+    """``ValueError`` naming the first id of a host array that is no token id, in the rows of the step.
+
+    ``block`` [S, n] by slot when the step was prepared. ``counts`` [S]: how many of each row count; None: the leading
+    run of ids that are not below 0. Tensors are not looked at: that would wait for the device.
+    """
+    if not isinstance(block, np.ndarray) or not (counts is None or isinstance(counts, np.ndarray)):
+        return
+    rows = np.array([slot for slot, last in zip(step.inside, step.last, strict=True) if last], np.intp)
+    ids = block[rows]
+    if counts is None:
+        wrong = (ids >= step.batch.config.vocab_size) & ~np.logical_or.accumulate(ids < 0, axis=1)
+    else:
+        inside = np.arange(ids.shape[1]) < counts[rows][:, None]
+        wrong = inside & ((ids < 0) | (ids >= step.batch.config.vocab_size))
+    if wrong.any():
+        row, column = (int(n[0]) for n in np.nonzero(wrong))
+        where = f"{name}[{rows[row]}, {column}]"
+        raise ValueError(
+            f"{where} is {ids[row, column]}, allowed: 0 to vocab_size - 1 = {step.batch.config.vocab_size - 1}"
+        )
+
+
 def request_ids(name: str, given: Any) -> list[str]:
     """The argument ``name`` as request ids, each once; ``TypeError`` for anything else, ``TaskError`` for doubles."""
     if isinstance(given, str) or not isinstance(given, Iterable):

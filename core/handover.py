@@ -42,7 +42,7 @@ else:
 
 MAGIC = b"SLHO"
 MAX_STOP_SEQS = 4096
-"""More than any layout holds; each costs an array on arrival."""
+"""More than anyone asks for; each costs an array on arrival."""
 HIDDEN = "mtp.first_token_hidden_states"
 
 

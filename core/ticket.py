@@ -198,7 +198,7 @@ def require_ids(name: str, block: Any, step: Ticket, counts: Any = None) -> None
         wrong = (ids >= step.batch.config.vocab_size) & ~np.logical_or.accumulate(ids < 0, axis=1)
     else:
         inside = np.arange(ids.shape[1]) < counts[rows][:, None]
-        wrong = inside & ((ids < 0) | (ids >= step.batch.config.vocab_size))
+        wrong = inside & ((ids < -1) | (ids >= step.batch.config.vocab_size))
     if wrong.any():
         row, column = (int(n[0]) for n in np.nonzero(wrong))
         where = f"{name}[{rows[row]}, {column}]"

@@ -81,6 +81,7 @@ NAN = float("nan")
         (("stop_lens", ids(3, 0)), "stop_lens add up to 3, each at least 1; allowed: 3"),
         (("stop_lens", ids(1, 1)), "stop_lens add up to 2"),
         (("stop_lens", ids(2**31 - 2, 2**31 - 2)), "stop_lens add up"),
+        (("stop_lens", ids(*[1] * 4097)), "stop_lens has 4097 numbers, allowed: 0 to 4096"),
         (("stop_lens", ids(-1, 4)), r"stop_lens\[0\] is -1"),
         (("stop_ids", ids(1, 2, 300)), r"stop_ids\[2\] is 300"),
         (("bad_ids", ids(-1)), r"bad_ids\[0\] is -1"),

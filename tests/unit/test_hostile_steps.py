@@ -204,6 +204,10 @@ def test_f4_adopted_tensors_lie_apart(framework: str, tensor: Callable[..., Any]
             batch(tensors={"stop_match": itself})
 
 
+_STOP: Any = (
+    "token_ids_all", "prompt_lens", "step_idx", "stop_seqs", "stop_seqs_len", "min_dec_len", "max_dec_len", "ignore_eos"
+)  # fmt: skip
+WRONG: Any = [1, "q"]
 STEPS: list[Callable[[sl.SlotBatch, Any], Any]] = [
     lambda rows, step: sl.commit_step(rows, step, SEVEN, ONE),
     lambda rows, step: sl.commit_drafts(rows, step, SEVEN[:, :2]),
@@ -223,15 +227,15 @@ def test_what_is_no_step_is_refused_by_name(call: Callable[..., Any], step: Any)
     ("call", "words"),
     [
         (lambda rows, step: sl.prepare_step(rows, skip="a"), "skip is 'a'"),
-        (lambda rows, step: sl.prepare_step(rows, rows=5), "rows is 5"),
-        (lambda rows, step: rows.ticket(5), "rows is 5"),
+        (lambda rows, step: sl.prepare_step(rows, rows=WRONG[0]), "rows is"),
+        (lambda rows, step: rows.ticket(5), "rows is"),
         (lambda rows, step: rows.release(None), "request_ids is None"),
-        (lambda rows, step: sl.prepare_draft(rows, step, 1, rows=[1, "q"]), "rows holds 1"),
-        (lambda rows, step: sl.prepare_draft(rows, step, 1, rows=[["a"]]), "rows holds"),
+        (lambda rows, step: sl.prepare_draft(rows, step, 1, rows=WRONG), "rows holds 1"),
+        (lambda rows, step: sl.prepare_draft(rows, step, 1, rows=[WRONG]), "rows holds"),
         (lambda rows, step: rows.fetch(step, extra=5), "extra is int"),
         (lambda rows, step: rows.fetch(step, extra={"x": [1]}), "extra 'x'"),
         (lambda rows, step: sl.commit_drafts(rows, step, None), "draft_tokens: NoneType"),
-        (lambda rows, step: sl.match_stop(*[None] * 2, **dict.fromkeys(_STOP), eos_token_ids=[2.5]), "eos_token_ids"),
+        (lambda rows, step: sl.match_stop(*[None] * 2, **dict.fromkeys(_STOP), eos_token_ids=WRONG), "eos_token_ids"),
     ],
 )
 def test_an_argument_of_a_wrong_kind_is_named(call: Callable[..., Any], words: str) -> None:
@@ -241,11 +245,6 @@ def test_an_argument_of_a_wrong_kind_is_named(call: Callable[..., Any], words: s
     with pytest.raises(TypeError, match=words):
         call(rows, step)
     assert rows.digest() == before
-
-
-_STOP = (
-    "token_ids_all", "prompt_lens", "step_idx", "stop_seqs", "stop_seqs_len", "min_dec_len", "max_dec_len", "ignore_eos"
-)  # fmt: skip
 
 
 def test_l5_a_doubled_request_is_refused() -> None:

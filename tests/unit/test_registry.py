@@ -116,7 +116,6 @@ class TestInterface:
             ({"_set": lambda self, *args: None}, ""),
             ({"_write": len}, "cannot be called as _write("),
         ],
-        ids=str,
     )
     def test_b7_a_member_that_does_not_fit(self, members: dict[str, Any], says: str) -> None:
         found = type("Mine", (Cpu,), {"name": "mine", **members})

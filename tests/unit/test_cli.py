@@ -226,7 +226,7 @@ def test_a_trace_named_like_markup_is_shown_as_it_is(tmp_path: Path) -> None:
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9799600,48,10\n")
     done = slotline("replay", str(trace))
     assert done.returncode == 0
-    assert "b[red].csv" in done.stdout.replace("\n", "")
+    assert "b[red].csv" in "".join(done.stdout.split())
 
 
 def test_a_pipe_in_the_place_of_the_settings_file_does_not_hang(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import slotline as sl
-from examples.tiny_engine import kv, spec
+from examples.tiny_engine import kv, requests, spec
 from examples.tiny_engine.model import Inputs, Model
 from examples.tiny_engine.options import Options
-from examples.tiny_engine.results import Counts, Handed, Result
+from examples.tiny_engine.results import REFUSED, Counts, Handed, Result
 from examples.tiny_engine.scheduler import Scheduler, Sequence
 
 REASONS = {
@@ -40,8 +40,6 @@ class Flight(NamedTuple):
 
     fetch: Any
     rows: dict[str, Row]
-    offered: Any  # [S, K] the drafts
-    accepted: Any  # [S] what the target accepted of them, and its own token
 
 
 class Engine:
@@ -80,12 +78,31 @@ class Engine:
         outputs: Iterable[int] = (),
         index: int | None = None,
     ) -> None:
-        """Queue a request. ``outputs``: what it has generated elsewhere; ``index``: its age, by default the newest."""
-        tokens = list(prompt)
-        self.check(request_id, tokens)
+        """Queue a request. ``outputs``: what it has generated elsewhere; ``index``: its age, by default the newest.
+
+        ``TypeError`` or ``ValueError`` for one that cannot be served.
+        """
+        self.scheduler.wait(self.sequence(request_id, prompt, sampling, outputs=outputs, index=index))
+
+    def sequence(
+        self,
+        request_id: str,
+        prompt: bytes | Items[int],
+        sampling: sl.SamplingParams | None = None,
+        *,
+        outputs: Iterable[int] = (),
+        index: int | None = None,
+    ) -> Sequence:
+        """The request that ``add`` queues."""
+        request = requests.make(request_id, prompt, outputs, sampling, self.options)
+        if request_id in self._aborts:  # it was given up: what comes now by its id is another request
+            self._take_aborts()
+        if self.scheduler.find(request_id):
+            raise ValueError(f"request {request_id!r} is being served already; give each its own id")
         if index is None:
             index, self._arrivals = self._arrivals, self._arrivals + 1
-        self.scheduler.wait(Sequence(request_id, index, tokens, sampling or sl.SamplingParams(), list(outputs)))
+        ids, generated = request.prompt_token_ids.tolist(), request.output_token_ids.tolist()
+        return Sequence(request_id, index, ids, request.sampling, generated)
 
     def add_handed(self, handed: Handed) -> None:
         """Role decode: queue what a prefill engine handed over. ``PacketError`` for a record that is not one."""
@@ -139,7 +156,10 @@ class Engine:
         return results
 
     def _run_model(self, prefilled: Container[str]) -> Flight:
-        """Everything that the device does for a step; nothing here waits for it but drafts by prompt lookup."""
+        """Everything that the device does for a step.
+
+        Nothing here reads from it but drafts by prompt lookup, and the model: one for the CPU needs the rows' lengths.
+        """
         batch, running = self.batch, self.scheduler.running
         step = sl.prepare_step(batch)
         rows = {r: Row(running[r], batch.slot_of(r), r not in prefilled) for r in step.request_ids}
@@ -157,7 +177,9 @@ class Engine:
         sl.commit_step(batch, step, accept_tokens, accept_num)
         if self.options.spec_method == "mtp":
             sl.commit_drafts(batch, step, spec.draft(self, step, hidden))
-        flight = Flight(batch.fetch(step), rows, offered, accept_num)
+        # Whatever the host wants to know of the step rides along with its results; it is not read later.
+        counts = {"offered": (offered >= 0).sum(-1), "accepted": accept_num}  # each [S]
+        flight = Flight(batch.fetch(step, extra=counts), rows)
         if self.options.spec_method == "ngram":
             sl.commit_drafts(batch, step, spec.lookup(self._histories(flight), batch.config))
         self.counts.steps += 1
@@ -176,15 +198,19 @@ class Engine:
         )
 
     def _by_slot(self, step: sl.Step, picked: Any) -> Any:
-        """The target's tokens [S, K + 1] of ``picked`` [S * (K + 1)]; behind a row's own ones stand others'.
+        """The target's tokens [S, K + 1] by slot, of ``picked`` [S * (K + 1)], which stand one behind the other.
 
-        No shape here depends on what is on the device (L2).
+        Slots 0 and 2 with 2 and 1 logits: picked = a b c . . . gives a b c | c . . | c . . for K = 2. A row's own
+        tokens come first; what stands behind them is others', or the first token, and no one reads it: a row with n
+        drafts asks for n + 1 tokens. No shape depends on what is on the device (L2).
         """
         xp, config = self.xp, self.batch.config
         count = len(picked)
+        # The slot of each token; behind the last one a slot that does not exist, so that the array stays in order.
         slot = self.own(step.batch_id_per_token)[self.own(step.logits_rows)]
         slot = xp.where(xp.arange(count) < self.own(step.num_logits), slot, config.max_num_seqs)
-        first = xp.searchsorted(slot, xp.arange(config.max_num_seqs))  # rows come in the order of their slots
+        # Rows come in the order of their slots, so a slot's first token is where its number would be put.
+        first = xp.searchsorted(slot, xp.arange(config.max_num_seqs))
         at = first[:, None] + xp.arange(config.num_drafts + 1)
         return picked[xp.where(at < count, at, 0)]
 
@@ -199,12 +225,11 @@ class Engine:
 
     def _take(self, flight: Flight) -> None:
         for out in flight.fetch.result():
-            seq, slot, decodes = flight.rows[out.request_id]
+            seq, _, decodes = flight.rows[out.request_id]
             if out.stale or seq.is_over:  # given up while the step was under way
                 continue
             if decodes:
-                offered = int((flight.offered[slot] >= 0).sum())
-                self.counts.add_row(offered, int(flight.accepted[slot]), len(out.tokens))
+                self.counts.add_row(int(out.extra["offered"]), int(out.extra["accepted"]), len(out.tokens))
             if out.finish_reason != sl.FinishReason.HANDOVER:
                 seq.outputs += out.tokens
                 if out.finish_reason:
@@ -218,20 +243,22 @@ class Engine:
 
     def _end(self, seq: Sequence, reason: int, match: tuple[int, int] | None) -> None:
         self.scheduler.end(seq)
-        self._results.append(Result(seq.request_id, seq.outputs, REASONS[sl.FinishReason(reason)], match))
+        self._answer(seq, REASONS[sl.FinishReason(reason)], match)
+
+    def _answer(self, seq: Sequence, reason: str, match: tuple[int, int] | None = None) -> None:
+        self._results.append(Result(seq.request_id, seq.index, seq.outputs, reason, match))
 
     def _refuse(self, faults: Items[sl.Fault]) -> None:
         """A request that asks for what cannot be is answered; the others have been inserted (I1)."""
         new = {seq.request_id: seq for seq in self.scheduler.admitted}
         for request_id in dict.fromkeys(f.request_id for f in faults):
-            if request_id not in new:
+            seq = new.get(request_id)
+            if seq is None or seq.request is None:
                 raise sl.TaskError(faults)
-            why = "; ".join(
-                f"{f.field} is {f.value!r}, bound {f.bound!r}" for f in faults if f.request_id == request_id
-            )
-            self.scheduler.drop(new[request_id])
-            self.scheduler.admitted.remove(new[request_id])
-            self._results.append(Result(request_id, new[request_id].outputs, f"refused: {why}"))
+            own = [f for f in faults if f.request_id == request_id]
+            self.scheduler.drop(seq)
+            self.scheduler.admitted.remove(seq)
+            self._answer(seq, REFUSED + requests.refusal(own, seq.request, self.batch.config))
 
     def _take_aborts(self) -> None:
         aborts, self._aborts = self._aborts, []
@@ -242,7 +269,7 @@ class Engine:
                     sl.insert_tasks(self.batch, [sl.AbortTask(request_id)])
                 scheduler.drop(seq)
                 scheduler.counts["AbortTask"] += 1
-                self._results.append(Result(request_id, seq.outputs, "aborted"))
+                self._answer(seq, "aborted")
 
     def _histories(self, flight: Flight) -> dict[int, list[int]]:
         """The text so far of each row that goes on, by its slot in the step."""
@@ -253,18 +280,10 @@ class Engine:
             for o in outputs
         }
 
-    def check(self, request_id: str, prompt: list[int]) -> None:
-        """``ValueError`` for a prompt that does not fit, and for an id that is in use."""
-        if not 0 < len(prompt) < self.options.max_model_len:
-            raise ValueError(
-                f"request {request_id!r}: {len(prompt)} prompt tokens, allowed: 1 to {self.options.max_model_len - 1}"
-            )
-        if self.scheduler.find(request_id):
-            raise ValueError(f"request {request_id!r} is being served already; give each its own id")
-
 
 def load_model(framework: str) -> Any:
-    """The model for a framework: torch's own, else the NumPy one."""
+    """The model for a framework: torch's own, else the NumPy one. ``BackendUnavailable`` if it is missing."""
+    sl.load_backend("cpu", framework=framework)  # says what to install, which an import in the model would not
     if framework != "torch":
         return Model.load()
     return importlib.import_module("examples.tiny_engine.torch_model").TorchModel.load()

@@ -31,11 +31,14 @@ def write_blocks(cache: Any, blocks: Sequence[int], pieces: Sequence[bytes]) -> 
 
 
 def check_blocks(cache: Any, pieces: Sequence[bytes], tokens: int) -> None:
-    """``ValueError`` unless ``pieces`` are the blocks of ``tokens`` tokens for this cache."""
+    """``ValueError`` unless ``pieces`` are the blocks of ``tokens`` tokens for this cache, of finite numbers."""
     number, size = -(-tokens // cache.block_size), block_bytes(cache)
     if len(pieces) != number or any(len(p) != size for p in pieces):
         got = sorted({len(p) for p in pieces})
         raise ValueError(f"{len(pieces)} blocks of {got} bytes for {tokens} tokens, needed: {number} of {size} bytes")
+    for index, piece in enumerate(pieces):
+        if not np.isfinite(np.frombuffer(piece, DTYPE)).all():
+            raise ValueError(f"block {index} of {number} holds NaN or infinity, needed: finite numbers")
 
 
 def _block(tensor: Any, block: int) -> NDArray[Any]:

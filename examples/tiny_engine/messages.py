@@ -6,17 +6,22 @@ A frame is its length (little-endian uint32, of what follows), a byte for its ki
 from __future__ import annotations
 
 import struct
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
 import slotline as sl
+from examples.tiny_engine.model import VOCAB_SIZE
+from examples.tiny_engine.requests import SERVED
 from examples.tiny_engine.scheduler import Sequence
 
 PEER, REQUEST, ABORT, HANDOVER, BLOCK, FINISHED, END = b"P", b"R", b"A", b"H", b"B", b"F", b"E"
 KINDS = PEER + REQUEST + ABORT + HANDOVER + BLOCK + FINISHED + END
 MAX_FRAME = 1 << 24
+MAX_REASON = 1000
 _LENGTH = struct.Struct("<I")
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Token = Annotated[int, msgspec.Meta(ge=0, lt=VOCAB_SIZE)]
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -64,51 +69,55 @@ class Reader:
 
 
 class RequestMessage(msgspec.Struct, frozen=True):
-    """A request for the prefill side: a new one, or one that the decode side preempted (rule D1)."""
+    """A request for the prefill side: a new one, or one that the decode side preempted (rule D1).
+
+    From ``stop_seqs`` on the fields are what the engine serves of SamplingParams; other values it has refused.
+    """
 
     request_id: str
-    index: int
-    prompt: list[int]
-    outputs: list[int]
-    stop_seqs: list[list[int]]
-    min_dec_len: int
-    max_dec_len: int | None
+    index: Int64
+    """Its age; with the id it names one request for ever, though a client may use the id again."""
+    prompt: list[Int64]
+    outputs: list[Int64]
+    stop_seqs: list[list[Int64]]
+    min_dec_len: Int64
+    max_dec_len: Int64 | None
     ignore_eos: bool
 
     @classmethod
     def of(cls, seq: Sequence) -> RequestMessage:
-        s = seq.sampling
-        stops = [ids.tolist() for ids in s.stop_lists]
-        return cls(
-            seq.request_id, seq.index, seq.prompt, seq.outputs, stops, s.min_dec_len, s.max_dec_len, s.ignore_eos
-        )
+        values = {name: getattr(seq.sampling, name) for name in SERVED}
+        values["stop_seqs"] = [ids.tolist() for ids in seq.sampling.stop_lists]
+        return cls(seq.request_id, seq.index, seq.prompt, seq.outputs, **values)
 
     def sampling(self) -> sl.SamplingParams:
-        return sl.SamplingParams(
-            stop_seqs=self.stop_seqs,
-            min_dec_len=self.min_dec_len,
-            max_dec_len=self.max_dec_len,
-            ignore_eos=self.ignore_eos,
-        )
+        return sl.SamplingParams(**{name: getattr(self, name) for name in SERVED})
+
+
+class AbortMessage(msgspec.Struct, frozen=True):
+    """The decode side does not want the answer to this request any more."""
+
+    request_id: str
+    index: Int64
 
 
 class HandoverMessage(msgspec.Struct, frozen=True):
     """slotline's record; ``blocks`` frames with the content of the KV cache follow, one for each block."""
 
     request_id: str
-    index: int
-    blocks: int
+    index: Int64
+    blocks: Int64
     record: bytes
 
 
 class FinishedMessage(msgspec.Struct, frozen=True):
-    """A request that ended on the prefill side."""
+    """A request that ended on the prefill side, or was refused there."""
 
     request_id: str
-    index: int
-    tokens: list[int]
-    finish_reason: str
-    stop_match: tuple[int, int] | None
+    index: Int64
+    tokens: list[Token]
+    finish_reason: Annotated[str, msgspec.Meta(max_length=MAX_REASON)]
+    stop_match: tuple[Int64, Int64] | None
 
 
 def pack(kind: bytes, message: msgspec.Struct) -> Frame:
@@ -119,15 +128,8 @@ def unpack(frame: Frame, message: type[T]) -> T:
     """The message in a frame. ``SplitError`` if it is not one."""
     try:
         return msgspec.msgpack.decode(frame.body, type=message)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise SplitError(f"not a {message.__name__}: {error}") from error
-
-
-def text(frame: Frame) -> str:
-    try:
-        return frame.body.decode()
-    except UnicodeDecodeError as error:
-        raise SplitError(f"not text: {error}") from error
 
 
 def unexpected(frame: Frame) -> Any:

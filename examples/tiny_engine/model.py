@@ -142,7 +142,11 @@ def rows_of(
 
 
 class Model:
-    """The forward in float32 NumPy. A token's results depend on its own row only (but for rounding)."""
+    """The forward in float32 NumPy. A token's results depend on its own row only (but for rounding).
+
+    It is written for a CPU: it reads the rows' lengths (`cu_seqlens_q`, `cu_seqlens_k`) and works row by row. On a
+    device that would be a wait; kernels there take the packed arrays as they are, and no shape depends on the lengths.
+    """
 
     num_layers = NUM_LAYERS
     num_heads = NUM_HEADS

@@ -10,6 +10,17 @@ from examples.tiny_engine.model import EOS, MAX_LEN, VOCAB_SIZE
 HEADS = 3
 FRAMEWORKS = ("numpy", "torch", "paddle")
 METHODS = ("none", "ngram", "mtp")
+MAX_CACHE_TOKENS = 1 << 20
+BOUNDS = {
+    "num_draft_tokens": (1, 16),
+    "max_num_seqs": (1, 1024),
+    "max_model_len": (2, MAX_LEN),
+    "block_size": (1, MAX_LEN),
+    "num_blocks": (1, MAX_CACHE_TOKENS),
+    "token_budget": (1, 1 << 20),
+    "condense_every": (0, 1 << 31),
+}
+"""Lowest and highest value; beyond them nothing is gained, or no memory holds it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +55,17 @@ class Options:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, allowed: {', '.join(allowed)}")
         if self.chunk is not None and self.chunk < 1:
             raise ValueError(f"chunk is {self.chunk}, allowed: at least 1, or None for whole prompts")
-        if not 2 <= self.max_model_len <= MAX_LEN:
-            raise ValueError(f"max_model_len is {self.max_model_len}, allowed: 2 to {MAX_LEN}, the model's own")
+        for name, (lowest, highest) in BOUNDS.items():
+            if not lowest <= getattr(self, name) <= highest:
+                raise ValueError(f"{name} is {getattr(self, name)}, allowed: {lowest} to {highest}")
+        if self.num_blocks * self.block_size > MAX_CACHE_TOKENS:
+            raise ValueError(
+                f"num_blocks * block_size is {self.num_blocks * self.block_size}, allowed: {MAX_CACHE_TOKENS}"
+            )
+        if self.spec_method == "none" and self.num_draft_tokens != 1:
+            raise ValueError(f"num_draft_tokens is {self.num_draft_tokens}, but spec_method 'none' makes no drafts")
+        if self.spec_method != "mtp" and self.mtp_levels is not None:
+            raise ValueError(f"mtp_levels is {self.mtp_levels}, but spec_method {self.spec_method!r} runs no heads")
         config = self.batch_config()
         if config.num_levels > HEADS or 0 < config.num_levels < config.num_drafts - 2:
             raise ValueError(

@@ -6,12 +6,17 @@ from dataclasses import dataclass
 
 from examples.tiny_engine.model import EOS
 
+ENDED = ("eos", "stop", "length")
+REFUSED = "refused: "
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """A request that has ended."""
 
     request_id: str
+    index: int
+    """Its age: the order of arrival. It tells two requests of one id apart."""
     tokens: list[int]
     finish_reason: str
     """``eos``, ``stop``, ``length``, ``aborted``, or ``refused: `` and why."""

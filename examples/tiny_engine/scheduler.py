@@ -84,14 +84,17 @@ class Scheduler:
         tasks += [sl.FinishTask(r) for r in self._done]
         self._done.clear()
         preempted: list[Sequence] = []
-        budget = self.budget - (1 + self._drafts) * sum(s.decodes for s in self.running.values())
+        decoding = {s.request_id for s in self.running.values() if s.decodes}
+        budget = self.budget - (1 + self._drafts) * len(decoding)
         for seq in sorted(self.running.values(), key=lambda s: s.index):
             length = 0 if seq.decodes else self._chunk_length(seq, budget)
             if seq.request_id not in self.running or (not length and not seq.decodes):
                 continue
             if seq.decodes and self.config.role == "prefill":  # it is being handed over
                 continue
+            before = len(preempted)
             new = self._grow(seq, seq.length if seq.decodes else seq.computed + length, preempted)
+            budget += (1 + self._drafts) * sum(s.request_id in decoding for s in preempted[before:])
             if new is None:
                 continue
             if not seq.decodes:

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import slotline as sl
-from examples.tiny_engine import messages
+from examples.tiny_engine import answers, messages
 from examples.tiny_engine.engine import Engine
 from examples.tiny_engine.messages import Frame, SplitError
 from examples.tiny_engine.options import Options
-from examples.tiny_engine.results import Counts, Handed, Result
+from examples.tiny_engine.results import REFUSED, Counts, Handed, Result
 from examples.tiny_engine.scheduler import Sequence
 
 
@@ -29,35 +29,51 @@ class Link(Protocol):
 
 
 class PrefillSide:
-    """Prefills what it is sent, and hands it over with the blocks of the KV cache."""
+    """Prefills what it is sent, and hands it over with the blocks of the KV cache.
+
+    A request that it cannot serve is answered as refused; the others go on.
+    """
 
     def __init__(self, options: Options, send: Callable[[Frame], None], model: Any = None) -> None:
         self.engine = Engine(replace(options, role="prefill"), model)
         self.is_ended = False
         self._send = send
-        self._index: dict[str, int] = {}
+        self._met = False
         send(Frame(messages.PEER, sl.Peer.of(self.engine.batch.layout).encode()))
 
     def take(self, frame: Frame) -> None:
+        """What the other side says. ``SplitError``, ``PacketError`` or ``LayoutError`` for what it must not say."""
         if frame.kind == messages.PEER:
             sl.check_peer(self.engine.batch.layout, frame.body)
-        elif frame.kind == messages.REQUEST:
-            m = messages.unpack(frame, messages.RequestMessage)
-            self.engine.add(m.request_id, m.prompt, m.sampling(), outputs=m.outputs, index=m.index)
-            self._index[m.request_id] = m.index
-        elif frame.kind == messages.ABORT:
-            self.engine.abort(messages.text(frame))
+            self._met = True
         elif frame.kind == messages.END:
             self.is_ended = True
+        elif not self._met:
+            raise SplitError(f"a frame of kind {frame.kind!r} before the sides have met")
+        elif frame.kind == messages.REQUEST:
+            self._take_request(messages.unpack(frame, messages.RequestMessage))
+        elif frame.kind == messages.ABORT:
+            m = messages.unpack(frame, messages.AbortMessage)
+            if any(seq.index == m.index for seq in self.engine.scheduler.find(m.request_id)):
+                self.engine.abort(m.request_id)
         else:
             messages.unexpected(frame)
 
+    def _take_request(self, m: messages.RequestMessage) -> None:
+        try:
+            self.engine.add(m.request_id, m.prompt, m.sampling(), outputs=m.outputs, index=m.index)
+        except ValueError as error:
+            self._answer(Result(m.request_id, m.index, m.outputs, f"{REFUSED}{error}"))
+
+    def _answer(self, r: Result) -> None:
+        reason = r.finish_reason[: messages.MAX_REASON]
+        message = messages.FinishedMessage(r.request_id, r.index, r.tokens, reason, r.stop_match)
+        self._send(messages.pack(messages.FINISHED, message))
+
     def step(self) -> None:
-        for r in self.engine.step():
-            message = messages.FinishedMessage(
-                r.request_id, self._index[r.request_id], r.tokens, r.finish_reason, r.stop_match
-            )
-            self._send(messages.pack(messages.FINISHED, message))
+        for result in self.engine.step():
+            if result.finish_reason != "aborted":  # the other side has answered those itself
+                self._answer(result)
         for handed in self.engine.handed:
             head = messages.HandoverMessage(handed.request_id, handed.index, len(handed.blocks), handed.record)
             self._send(messages.pack(messages.HANDOVER, head))
@@ -96,7 +112,6 @@ class Split:
         self._away: dict[str, Sequence] = {}  # what the prefill side has
         self._partial: tuple[messages.HandoverMessage, list[bytes]] | None = None
         self._met = False
-        self._arrivals = 0
         self._results: list[Result] = []
         link.send(Frame(messages.PEER, sl.Peer.of(self.engine.batch.layout).encode()))
 
@@ -118,21 +133,19 @@ class Split:
         return bool(self._away or self._results or self.engine.has_work)
 
     def add(self, request_id: str, prompt: bytes | Items[int], sampling: sl.SamplingParams | None = None) -> None:
-        """Queue a request."""
-        tokens = list(prompt)
-        self.engine.check(request_id, tokens)
+        """Queue a request. ``TypeError`` or ``ValueError`` for one that cannot be served."""
         if request_id in self._away:
             raise ValueError(f"request {request_id!r} is being served already; give each its own id")
-        self._send_away(Sequence(request_id, self._arrivals, tokens, sampling or sl.SamplingParams()))
-        self._arrivals += 1
+        self._send_away(self.engine.sequence(request_id, prompt, sampling))
 
     def abort(self, request_id: str) -> None:
         """Give a request up, wherever it is."""
         if request_id not in self._away:
             self.engine.abort(request_id)
             return
-        self.link.send(Frame(messages.ABORT, request_id.encode()))
-        self._results.append(Result(request_id, self._away.pop(request_id).outputs, "aborted"))
+        seq = self._away.pop(request_id)
+        self.link.send(messages.pack(messages.ABORT, messages.AbortMessage(request_id, seq.index)))
+        self._results.append(Result(request_id, seq.index, seq.outputs, "aborted"))
 
     def step(self) -> list[Result]:
         """Take what has arrived and run one step on it. Waits for the other side where there is nothing else to do."""
@@ -154,11 +167,11 @@ class Split:
         return results
 
     def _send_away(self, seq: Sequence) -> None:
-        self._away[seq.request_id] = seq
         self.link.send(messages.pack(messages.REQUEST, messages.RequestMessage.of(seq)))
+        self._away[seq.request_id] = seq
 
     def take(self, frame: Frame) -> None:
-        """What the other side says. ``SplitError`` or ``PacketError`` for what it must not say."""
+        """What the other side says. ``SplitError``, ``PacketError`` or ``LayoutError`` for what it must not say."""
         if self._partial is not None:
             self._take_block(frame)
         elif frame.kind == messages.PEER:
@@ -170,12 +183,14 @@ class Split:
             head = messages.unpack(frame, messages.HandoverMessage)
             if not 0 < head.blocks <= self.engine.batch.config.max_blocks_per_seq:
                 raise SplitError(f"{head.blocks} blocks, allowed: 1 to {self.engine.batch.config.max_blocks_per_seq}")
+            if self._is_away(head.request_id, head.index):
+                answers.check_handover(self._away[head.request_id], head)
             self._partial = head, []
         elif frame.kind == messages.FINISHED:
             m = messages.unpack(frame, messages.FinishedMessage)
             if self._is_away(m.request_id, m.index):
-                del self._away[m.request_id]
-                self._results.append(Result(m.request_id, m.tokens, m.finish_reason, m.stop_match))
+                answers.check_finished(self._away.pop(m.request_id), m)
+                self._results.append(Result(m.request_id, m.index, m.tokens, m.finish_reason, m.stop_match))
         else:
             messages.unexpected(frame)
 
@@ -188,7 +203,10 @@ class Split:
         if len(blocks) == head.blocks:
             self._partial = None
             if self._is_away(head.request_id, head.index):
-                self.engine.add_handed(Handed(head.request_id, head.index, head.record, blocks))
+                try:
+                    self.engine.add_handed(Handed(head.request_id, head.index, head.record, blocks))
+                except ValueError as error:
+                    raise SplitError(f"request {head.request_id!r} was handed over with {error}") from error
                 del self._away[head.request_id]
 
     def _is_away(self, request_id: str, index: int) -> bool:

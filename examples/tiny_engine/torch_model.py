@@ -38,7 +38,10 @@ class TorchCache:
 
 
 class TorchModel:
-    """`model.Model` on torch tensors; inputs, hidden states and the cache are torch's."""
+    """`model.Model` on torch tensors; inputs, hidden states and the cache are torch's.
+
+    Gradients are switched off inside the methods: a decorator of torch has no type where torch is not installed.
+    """
 
     num_layers = NUM_LAYERS
     num_heads = NUM_HEADS
@@ -58,27 +61,30 @@ class TorchModel:
     def new_cache(self, num_blocks: int, block_size: int) -> TorchCache:
         return TorchCache(NUM_LAYERS + NUM_MTP_HEADS, num_blocks, block_size)
 
-    @torch.no_grad()
     def forward(self, inputs: Inputs, cache: TorchCache) -> Tensor:
-        """Hidden states [T', D], zeros behind the last token. Writes every token's keys and values to its block."""
-        count = int(inputs.cu_seqlens_q[-1])
-        hidden = self.weights["embedding"][inputs.input_ids[:count].long()]
-        return self._layers(range(NUM_LAYERS), hidden, inputs, cache)
+        """Hidden states [T', D], zeros behind the last token. Writes every token's keys and values to its block.
 
-    @torch.no_grad()
+        Reads the rows' lengths on the host, as `model.Model` does.
+        """
+        with torch.no_grad():
+            count = int(inputs.cu_seqlens_q[-1])
+            hidden = self.weights["embedding"][inputs.input_ids[:count].long()]
+            return self._layers(range(NUM_LAYERS), hidden, inputs, cache)
+
     def draft_forward(self, head: int, inputs: Inputs, hidden: Tensor, cache: TorchCache) -> Tensor:
         """Hidden states [T', D] of MTP head 1, 2 or 3; `hidden` [T', D] is the former level's, aligned with inputs."""
         if not 1 <= head <= NUM_MTP_HEADS:
             raise ValueError(f"head {head}: the model has heads 1 to {NUM_MTP_HEADS}")
-        count = int(inputs.cu_seqlens_q[-1])
-        joined = join(self.weights, head, hidden[:count], inputs.input_ids[:count].long())
-        layer = NUM_LAYERS + head - 1
-        return self._layers(range(layer, layer + 1), joined, inputs, cache)
+        with torch.no_grad():
+            count = int(inputs.cu_seqlens_q[-1])
+            joined = join(self.weights, head, hidden[:count], inputs.input_ids[:count].long())
+            layer = NUM_LAYERS + head - 1
+            return self._layers(range(layer, layer + 1), joined, inputs, cache)
 
-    @torch.no_grad()
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits [R, V] of hidden states [R, D], the target's or a head's."""
-        return output_logits(self.weights, hidden)
+        with torch.no_grad():
+            return output_logits(self.weights, hidden)
 
     def _layers(self, layers: range, hidden: Tensor, inputs: Inputs, cache: TorchCache) -> Tensor:
         count = len(hidden)

@@ -10,16 +10,23 @@ import hashlib
 import io
 import math
 import subprocess
+import sys
 import tarfile
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn.functional import cross_entropy
+
+try:
+    import torch
+    from torch import Tensor
+    from torch.nn.functional import cross_entropy
+except ModuleNotFoundError as error:
+    if __name__ != "__main__":
+        raise
+    sys.exit(f"error: {error}; training needs torch: pip install -e '.[torch]' in the root of the clone")
 
 from examples.tiny_engine.model import EOS, WEIGHTS, initial_weights, load_weights, rope_tables
 from examples.tiny_engine.torch_model import Weights, dense_hidden, output_logits
@@ -40,7 +47,10 @@ def read_files(revision: str) -> tuple[list[Bytes], list[Bytes]]:
     root = Path(__file__).parents[2]
     git = subprocess.run(["git", "archive", revision], cwd=root, capture_output=True)
     if git.returncode:
-        raise SystemExit(f"no text at {revision!r}: {git.stderr.decode()}Name a git revision of this checkout.")
+        raise SystemExit(
+            f"no text at {revision!r}: {git.stderr.decode()}Name a git revision that this clone has; one made with "
+            "--depth lacks the older ones: git fetch --unshallow"
+        )
     parts: tuple[list[Bytes], list[Bytes]] = ([], [])
     with tarfile.open(fileobj=io.BytesIO(git.stdout)) as tar:
         for member in sorted(tar.getmembers(), key=lambda m: m.name):
@@ -112,7 +122,6 @@ def rope_torch() -> tuple[Tensor, Tensor]:
     return torch.from_numpy(cos), torch.from_numpy(sin)
 
 
-@torch.no_grad()
 def evaluate(path: Path, revision: str) -> None:
     """Prints the held-out losses, and how often each head's draft is what greedy decoding gives."""
     weights = {name: torch.from_numpy(array) for name, array in load_weights(path).items()}
@@ -170,7 +179,8 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     if args.evaluate:
-        evaluate(args.out, args.revision)
+        with torch.no_grad():
+            evaluate(args.out, args.revision)
     else:
         train(args)
 

@@ -13,11 +13,13 @@ from examples.tiny_engine.model import EOS, Model
 from examples.tiny_engine.options import Options
 from examples.tiny_engine.plain import greedy
 from examples.tiny_engine.prompts import MARGIN, select
+from examples.tiny_engine.scheduler import Scheduler, Sequence
 from examples.tiny_engine.split import LocalLink, Split
 from serving import MAX_TOKENS, Job, check, check_results, models, serve
 
 import slotline as sl
 
+SIX = sl.SamplingParams(max_dec_len=6)
 SMALL = Options(max_num_seqs=4, max_model_len=152, block_size=8, num_blocks=64)
 
 
@@ -117,7 +119,7 @@ def test_a_request_that_asks_for_what_cannot_be_is_answered_alone(model: Model, 
     assert results.pop("fine").finish_reason == "length"
     check_results(results, good)
     for request_id, field in (("few", "max_dec_len"), ("many", "stop_seqs"), ("long", "stop_seqs")):
-        assert refused[request_id].startswith(f"refused: {field} is ")
+        assert refused[request_id].startswith(f"refused: {field} ")
 
 
 @pytest.mark.parametrize(
@@ -145,6 +147,23 @@ def test_requests_end_at_the_models_length(model: Model) -> None:
     for role in ("mixed", "split"):
         work = [Job("a", prompt, greedy(model, prompt, max_tokens=20), 1000)]
         check(serve(options, role, work), work)
+
+
+def test_a_preempted_row_gives_its_part_of_the_budget_back() -> None:
+    """Of 8 tokens the oldest takes 4 and the blocks of the youngest, which would have decoded: 4 are left, not 3."""
+    config = sl.BatchConfig(max_num_seqs=3, max_model_len=64, vocab_size=257, block_size=4, num_blocks=4)
+    scheduler = Scheduler(config, token_budget=8, chunk=4, lags=False)
+    oldest, middle, youngest = (Sequence(f"{n}", n, [65] * (4 if n == 2 else 16), SIX) for n in range(3))
+    scheduler.wait(youngest)
+    scheduler.plan()
+    youngest.outputs.append(65)
+    scheduler.wait(oldest)
+    scheduler.wait(middle)
+    scheduler.plan()
+    tasks = scheduler.plan()
+    assert [t.request_id for t in tasks if isinstance(t, sl.PreemptTask)] == ["2"]
+    chunks = {t.request_id: t.end - t.start for t in tasks if isinstance(t, sl.PrefillTask)}
+    assert chunks == {"0": 4, "1": 4}
 
 
 # -- the command line
@@ -183,9 +202,9 @@ def test_command_line_compare(capsys: pytest.CaptureFixture[str]) -> None:
         (["--prompt", "a", "--compare"], "give --prompt TEXT or --compare"),
         (["--role", "prefill"], "go together"),
         (["--prompt", "a", "--connect", "1"], "go together"),
-        (["--compare", "--role", "split"], "leave --role out"),
+        (["--compare", "--role", "split"], "--role does nothing with --compare"),
         (["--prompt", "a", "--framework", "jax"], "invalid choice"),
-        (["--prompt", "a", "--max-tokens", "0"], "at least 1"),
+        (["--prompt", "a", "--max-tokens", "0"], "--max-tokens: 0 is out of range, allowed: 1 to"),
     ],
 )
 def test_command_line_misuse(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:

@@ -241,7 +241,7 @@ class SlotBatch:
         allowed = f"whole numbers of shape {list(shape)}"
         if isinstance(value, (np.ndarray, list, tuple)):
             try:
-                array = np.array(value)
+                array = np.asarray(value)
             except ValueError:
                 raise ValueError(f"{name} is a ragged list, allowed: {allowed}") from None
             if array.shape == shape and (array.dtype.kind in "iu" or not array.size):

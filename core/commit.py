@@ -55,14 +55,13 @@ def commit_step(batch: SlotBatch, step: Ticket, accept_tokens: Any, accept_num: 
     Raises ``TaskError`` if the step was committed or discarded, ``ValueError`` for arrays of another shape or dtype,
     and for host arrays that accept an id outside the vocabulary.
     """
-    require_step(step, "commit_step")
-    step.require("open", "commit_step", batch)
+    require_step(step, "open", "commit_step", batch)
     config = batch.config
     places = step.places()
     tokens = batch.argument("accept_tokens", accept_tokens, (config.max_num_seqs, config.num_drafts + 1))
     count = batch.argument("accept_num", accept_num, (config.max_num_seqs,))
     require_ids("accept_tokens", tokens, step, count)
-    moved = bool((places[SOURCE] != np.where(places[SOURCE] >= 0, np.arange(config.max_num_seqs), -1)).any())
+    moved = bool(((places[SOURCE] >= 0) & (places[SOURCE] != np.arange(config.max_num_seqs))).any())
     gone = (places[TAKEN] > 0) & (places[PLACE] < 0)
     stale = frozenset(e.epoch for e in step.entries if gone[e.slot]) if gone.any() else frozenset[int]()
 

@@ -78,8 +78,7 @@ def prepare_draft(
     the arrays are new. Raises ``TaskError`` if the step is not committed or one of its rows is in a later step already,
     ``ValueError`` for a level or an array out of bounds, ``LayoutError`` without MTP fields.
     """
-    require_step(step, "prepare_draft")
-    step.require("committed", "prepare_draft", batch)
+    require_step(step, "committed", "prepare_draft", batch)
     config = batch.config
     batch.buffers.require(READS, "prepare_draft")
     if isinstance(level, bool) or not isinstance(level, (int, np.integer)) or not 1 <= level <= config.num_drafts:

@@ -28,8 +28,7 @@ def commit_drafts(batch: SlotBatch, step: Ticket, draft_tokens: Any) -> None:
     Raises ``TaskError`` if the step is not committed or one of its rows is in a later step already, ``ValueError``
     for another shape or dtype, and for a host array with an id outside the vocabulary.
     """
-    require_step(step, "commit_drafts")
-    step.require("committed", "commit_drafts", batch)
+    require_step(step, "committed", "commit_drafts", batch)
     num_drafts = batch.config.num_drafts
     drafts = batch.argument("draft_tokens", draft_tokens, (batch.config.max_num_seqs, num_drafts))
     require_ids("draft_tokens", drafts, step)

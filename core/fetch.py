@@ -39,8 +39,7 @@ class Fetch:
     """A result on its way: copies that were started when it was asked for. Nothing later changes it."""
 
     def __init__(self, batch: SlotBatch, step: Ticket, extra: Mapping[str, Any]) -> None:
-        require_step(step, "fetch")
-        step.require("committed", "fetch", batch)
+        require_step(step, "committed", "fetch", batch)
         self._batch, self._step = batch, step
         self._extra = {name: self._started(name, tensor) for name, tensor in extra.items()}
         self._download = batch.backend.download(step.result, "fetch", batch.stats)
@@ -86,14 +85,12 @@ class Fetch:
         return [o._replace(tokens=list(o.tokens), draft_tokens=list(o.draft_tokens)) for o in self._outputs]
 
     def _output(self, entry: Entry, rows: NDArray[Any]) -> Output:
-        row = rows[entry.slot]
-        num_drafts = self._batch.config.num_drafts
-        drafts = result.drafts(row[None], num_drafts)[0]
-        at = result.AT
+        row, num_drafts, at = rows[entry.slot], self._batch.config.num_drafts, result.AT
+        drafts = result.drafts(rows, num_drafts)[entry.slot]
         match = (int(row[at["match"]]), int(row[at["match_start"]]))
         return Output(
             entry.occupant.request_id,
-            result.tokens(row[None], num_drafts)[0, : row[at["count"]]].tolist(),
+            result.tokens(rows, num_drafts)[entry.slot, : row[at["count"]]].tolist(),
             int(row[at["reason"]]),
             None if match[0] < 0 else match,
             drafts[: int(np.count_nonzero(drafts >= 0))].tolist(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -53,3 +54,13 @@ def _from_list(values: Iterable[int], what: str) -> Ids:
     except TypeError:
         raise TypeError(f"{what} holds something that is not a whole number") from None
     return np.frombuffer(numbers, np.int64) if numbers else EMPTY
+
+
+def whole_number(what: str, value: Any) -> int:
+    """An argument as an int; ``TypeError`` naming it for anything else, bool included."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} is {value!r} ({type(value).__name__}), allowed: a whole number") from None

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from slotline.core.alone import Argument, run_alone
 from slotline.core.namespace import Array, whole
+from slotline.core.packing import write_all
 
 
 class Verified(NamedTuple):
@@ -35,12 +36,11 @@ def mtp_next_tokens(lookahead: Any, predicted: Any) -> Any:
 
     def run(xp: Any, reads: Any, writes: Any) -> None:
         resolved = resolve(xp, whole(xp, reads["lookahead"], xp.int64), whole(xp, reads["predicted"], xp.int64))
-        writes["next_tokens"][...] = xp.astype(resolved, writes["next_tokens"].dtype)
+        write_all(xp, writes, {"next_tokens": resolved})
 
     given = {"lookahead": Argument(lookahead, ("rows", "M")), "predicted": Argument(predicted, ("rows", "M"))}
-    return run_alone("mtp_next_tokens", run, given, {"next_tokens": (("rows", "M"), "lookahead, predicted")})[
-        "next_tokens"
-    ]
+    made = {"next_tokens": (("rows", "M"), "lookahead, predicted")}
+    return run_alone("mtp_next_tokens", run, given, made)["next_tokens"]
 
 
 def verify_greedy(draft_tokens: Any, target_tokens: Any) -> Verified:
@@ -61,8 +61,7 @@ def verify_greedy(draft_tokens: Any, target_tokens: Any) -> Verified:
         misses = xp.cumulative_sum(wrong, axis=1)
         count = 1 + xp.sum(xp.astype(misses == 0, xp.int64), axis=1)
         accepted = xp.where(column < count[:, None], target, -1)
-        writes["accept_tokens"][...] = xp.astype(accepted, writes["accept_tokens"].dtype)
-        writes["accept_num"][...] = xp.astype(count, xp.int32)
+        write_all(xp, writes, {"accept_tokens": accepted, "accept_num": count})
 
     given = {"draft_tokens": Argument(draft_tokens, ("R", "K")), "target_tokens": Argument(target_tokens, ("R", "K+1"))}
     made = {"accept_tokens": (("R", "K+1"), "target_tokens"), "accept_num": (("R",), "int32")}

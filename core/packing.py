@@ -7,6 +7,11 @@ from typing import Any, NamedTuple
 from slotline.core.namespace import Array, cumulated, whole
 
 
+def row_lengths(xp: Any, seq_lens_this_time: Array, rows: Array) -> Array:
+    """int32 [S] by slot: what each row has in the step, 0 outside it; ``rows`` as of ``Ticket.rows``."""
+    return xp.where(rows[1] > 0, whole(xp, seq_lens_this_time), 0)
+
+
 class Grid(NamedTuple):
     """Where each of T' packed tokens lies; all int32 but ``inside``."""
 

@@ -59,17 +59,15 @@ def scan(
     code = xp.where(is_eos, 1, code)
     code = xp.where(counts, code, 0)
     ended = code > 0
-    first = whole(xp, xp.argmax(xp.astype(ended, xp.int32), axis=1), dtype)[
-        :, None
-    ]  # [S, 1]; 0 where no token ends the row
+    # [S, 1]; 0 where no token ends the row.
+    first = whole(xp, xp.argmax(xp.astype(ended, xp.int32), axis=1), dtype)[:, None]
     reason = xp.take_along(code, first, 1)[:, 0]
     kept = xp.where(reason > 0, first[:, 0] + 1, count)
     if not (num_seqs and max_len):
         return StopScan(kept, reason, xp.full((rows, 2), -1, dtype=dtype))
     matched = xp.take_along(which, first, 1)
-    start = xp.take_along(t, first, 1) - xp.take_along(
-        lens, xp.minimum(matched, xp.full_like(matched, num_seqs - 1)), 1
-    )
+    size = xp.take_along(lens, xp.clip(matched, None, num_seqs - 1), 1)
+    start = xp.take_along(t, first, 1) - size
     match = xp.where((reason == 2)[:, None], xp.concat((matched, start), axis=1), -1)
     return StopScan(kept, reason, match)
 

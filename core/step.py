@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from slotline.core.errors import Fault, TaskError
+from slotline.core.ids import whole_number
 from slotline.core.namespace import Array, cumulated, whole
-from slotline.core.packing import spread, wanted_logits, write_all
+from slotline.core.packing import row_lengths, spread, wanted_logits, write_all
 from slotline.core.ticket import Ticket, take_rows
 
 if TYPE_CHECKING:
@@ -53,11 +53,9 @@ class Step(Ticket):
     ) -> None:
         batch.buffers.require(READS, "prepare_step")
         taken = take_rows(batch, rows, skip)
-        if num_tokens is not None:
-            num_tokens = _num_tokens(num_tokens, max(taken.bound, 1))
         super().__init__(batch, taken)
         if num_tokens is not None:
-            self.num_tokens = num_tokens
+            self.num_tokens = _num_tokens(num_tokens, max(taken.bound, 1))
         self.arrays = self._pack()
         self.open()
 
@@ -81,12 +79,7 @@ class Step(Ticket):
 
 
 def _num_tokens(given: Any, least: int) -> int:
-    try:
-        if isinstance(given, bool):
-            raise TypeError
-        number = operator.index(given)
-    except TypeError:
-        raise TypeError(f"num_tokens is {given!r} ({type(given).__name__}), allowed: a whole number") from None
+    number = whole_number("num_tokens", given)
     if not least <= number < 2**31:
         hint = f"the rows taken may have {least} tokens; pass at least that, or fewer rows; int32 bounds the arrays"
         raise TaskError([Fault("", "num_tokens", number, least)], [hint])
@@ -132,8 +125,8 @@ def pack(xp: Any, reads: Any, writes: Any, rows: Array, identity: bool, num_toke
     def by_position(array: Array) -> Array:
         return array if identity else xp.take(array, slots, axis=0)
 
-    row_lengths = xp.where(rows[1] > 0, whole(xp, reads["seq_lens_this_time"]), 0)
-    lengths = xp.where(rows[2] > 0, by_position(row_lengths), 0)
+    by_slot = row_lengths(xp, reads["seq_lens_this_time"], rows)
+    lengths = xp.where(rows[2] > 0, by_position(by_slot), 0)
     decoder = by_position(whole(xp, reads["seq_lens_decoder"]))
     prefills = by_position(reads["seq_lens_encoder"]) > 0
     history = by_position(whole(xp, reads["prompt_lens"]) + whole(xp, reads["step_idx"]))
@@ -152,7 +145,7 @@ def pack(xp: Any, reads: Any, writes: Any, rows: Array, identity: bool, num_toke
         xp,
         writes,
         {
-            "lengths": row_lengths,
+            "lengths": by_slot,
             "input_ids": xp.where(grid.inside, ids, config.pad_token_id),
             "positions": xp.where(grid.inside, xp.take(decoder, grid.at, axis=0) + grid.j, 0),
             "batch_id_per_token": xp.where(grid.inside, row, -1),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from slotline.core.alone import Argument, run_alone
 from slotline.core.namespace import whole
+from slotline.core.packing import write_all
 from slotline.core.scan import LIMITS, history_tail, scan
 
 
@@ -92,8 +93,7 @@ def match_stop(
         tokens = whole(xp, reads["accept_tokens"], xp.int64)
         count = xp.clip(whole(xp, reads["accept_num"], xp.int64), 0, tokens.shape[1])
         found = scan(xp, tokens, count, generated, tail, limits, eos)
-        for key, value in zip(StopMatch._fields, found, strict=True):
-            writes[key][...] = xp.astype(value, xp.int32)
+        write_all(xp, writes, dict(zip(StopMatch._fields, found, strict=True)))
 
     return StopMatch(
         **run_alone(

@@ -69,18 +69,13 @@ def shadow(info: TensorInfo) -> NDArray[Any]:
     return np.asarray(Addresses()) if info.pointer and 0 not in info.shape else np.empty(info.shape, "V1")
 
 
-def row_segments(layout: BufferLayout, index: int, rows: NDArray[Any], host: NDArray[Any]) -> Iterator[tuple[int, int]]:
-    """Runs (offset in bytes, cells) that cover the parts of ``rows`` in ``host``, a C-contiguous copy of a field."""
-    for (offset, _), cells in row_runs(layout, index, rows, host, host.strides):
-        yield offset, cells
-
-
 def row_runs(
     layout: BufferLayout, index: int, rows: NDArray[Any], host: NDArray[Any], strides: Strides
 ) -> Iterator[tuple[tuple[int, int], int]]:
-    """``row_segments`` beside a tensor of ``strides``: ((offset in host, offset in the tensor), cells).
+    """Runs ((offset in host, offset in the tensor), cells) that cover the parts of ``rows``; offsets in bytes.
 
-    Rows that follow each other are one run where the memory allows it. ``rows`` are ascending.
+    ``host``: a C-contiguous copy of a field; ``strides``: those of its tensor. Rows that follow each other are one run
+    where the memory allows it. ``rows`` are ascending.
     """
     axis = list(layout)[index].slot_axis or 0
     if not rows.size:

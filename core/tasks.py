@@ -5,14 +5,13 @@ Everything is normalised and copied once, when it is made, and never changed by 
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slotline.core.ids import Ids, IdsLike, as_ids
+from slotline.core.ids import Ids, IdsLike, as_ids, whole_number
 from slotline.core.sampling import DEFAULT, SamplingParams
 
 if TYPE_CHECKING:
@@ -106,10 +105,10 @@ class PrefillTask:
         if not isinstance(request, Request):
             raise TypeError(f"request is {request!r} ({type(request).__name__}), allowed: a Request")
         self.request = request
-        self.start = _whole("start", start)
-        self.end = _whole("end", end)
+        self.start = whole_number("start", start)
+        self.end = whole_number("end", end)
         self.block_table: Ids = as_ids(block_table, "block_table")
-        self.slot = None if slot is None else _whole("slot", slot)
+        self.slot = None if slot is None else whole_number("slot", slot)
 
     @property
     def request_id(self) -> str:
@@ -179,12 +178,3 @@ def _request_id(value: str) -> str:
         except UnicodeEncodeError:
             raise ValueError(f"request_id is {value!r}, allowed: text that UTF-8 can write") from None
     return value
-
-
-def _whole(what: str, value: int) -> int:
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{what} is {value!r} ({type(value).__name__}), allowed: a whole number") from None

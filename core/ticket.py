@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotline.core.errors import Fault, TaskError
-from slotline.core.namespace import put
+from slotline.core.packing import row_lengths
 from slotline.core.slots import Occupant
 
 if TYPE_CHECKING:
@@ -121,8 +121,7 @@ class Ticket:
         """Note on the device which rows have tokens."""
 
         def run(xp: Any, reads: Any, writes: Any) -> None:
-            put(xp, writes["lengths"], reads["rows"][1] >= 0, 0)
-            put(xp, writes["lengths"], reads["rows"][1] > 0, reads["seq_lens_this_time"])
+            writes["lengths"][...] = row_lengths(xp, reads["seq_lens_this_time"], reads["rows"])
 
         out = self.batch.buffers.run_step(
             run, "ticket", reads=("seq_lens_this_time",), given={"rows": self.rows()}, made=[self.record]
@@ -170,12 +169,8 @@ class Ticket:
         self.require("open", "discard")
         self.close("discarded")
 
-    def require(self, state: str, doing: str, batch: SlotBatch | None = None) -> None:
-        """``TaskError`` unless the ticket is in ``state``, and of ``batch``, if given: epochs are a batch's own."""
-        if batch is not None and batch is not self.batch:
-            raise TaskError(
-                [Fault("", "step", "of another batch", "of this batch")], [f"{doing}: the step is another's"]
-            )
+    def require(self, state: str, doing: str) -> None:
+        """``TaskError`` unless the ticket is in ``state``."""
         if self.state != state:
             hint = f"{doing} needs a step that is {state}"
             raise TaskError([Fault("", "step", self.state, state)], [hint])
@@ -225,7 +220,12 @@ def _named(batch: SlotBatch, name: str, given: Any) -> list[int]:
     return [batch.slot_of(r) for r in request_ids(name, given)]
 
 
-def require_step(step: Any, doing: str) -> None:
-    """``TypeError`` unless ``step`` is one."""
+def require_step(step: Any, state: str, doing: str, batch: SlotBatch) -> None:
+    """``TypeError`` unless ``step`` is one; ``TaskError`` unless it is of ``batch`` (epochs are a batch's own), and in
+    ``state``.
+    """
     if not isinstance(step, Ticket):
         raise TypeError(f"{doing}: step is {step!r}, needed: what prepare_step or batch.ticket gave")
+    if step.batch is not batch:
+        raise TaskError([Fault("", "step", "of another batch", "of this batch")], [f"{doing}: the step is another's"])
+    step.require(state, doing)

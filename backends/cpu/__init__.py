@@ -110,8 +110,7 @@ class CpuBackend(Backend):
         return self._tensors.namespace()
 
     def _upload(self, array: NDArray[Any]) -> Any:
-        self._tensors.require("", array.dtype.name)
-        return self._tensors.wrap(np.array(array, order="C", copy=True))
+        return self._host_tensor(np.array(array, order="C", copy=True))
 
     def _launch(
         self,

@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from slotline.backends.cpu.tensors import Tensors, over_memory
+from slotline.backends.cpu.tensors import Tensors
 from slotline.compat import paddle as compat
 from slotline.core.device import TensorInfo
 from slotline.core.field import DTYPES
@@ -42,9 +42,6 @@ class PaddleTensors(Tensors):
             place="cpu",
             pointer=tensor.data_ptr(),
         )
-
-    def view(self, tensor: Any, info: TensorInfo) -> NDArray[Any]:
-        return over_memory(tensor, info)
 
     def why_not(self, tensor: Any) -> str:
         if not isinstance(tensor, self._paddle.Tensor):

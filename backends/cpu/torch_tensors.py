@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slotline.backends.cpu.tensors import Tensors, over_memory
+from slotline.backends.cpu.tensors import Tensors
 from slotline.compat import torch as compat
 from slotline.core.device import TensorInfo
 from slotline.core.field import DTYPES
@@ -51,9 +51,6 @@ class TorchTensors(Tensors):
             place="cpu",
             pointer=pointer,
         )
-
-    def view(self, tensor: Any, info: TensorInfo) -> NDArray[Any]:
-        return over_memory(tensor, info)
 
     def why_not(self, tensor: Any) -> str:
         torch = self._torch

@@ -29,14 +29,15 @@ def test_w1_segments_cover_a_view_once(shape: tuple[int, ...], data: st.DataObje
 
 
 @given(st.integers(0, 2), st.sets(st.integers(0, 3), min_size=1))
-def test_b10_row_segments_are_the_cells_of_the_rows(axis: int, rows: set[int]) -> None:
+def test_b10_row_runs_are_the_cells_of_the_rows(axis: int, rows: set[int]) -> None:
     dims: list[int | str] = [2, 3]
     dims.insert(axis, "max_num_seqs")
     config = sl.BatchConfig(max_num_seqs=4, max_model_len=8, vocab_size=9)
     layout = sl.target_layout(config).extend(sl.Field("mine", tuple(dims), "int32", 0, slot_axis=axis))
     host = np.zeros(layout.shape("mine"), np.int32)
     raw = strided.bytes_of(host)
-    for offset, cells in strided.row_segments(layout, layout.index("mine"), np.array(sorted(rows)), host):
+    chosen = np.array(sorted(rows))
+    for (offset, _), cells in strided.row_runs(layout, layout.index("mine"), chosen, host, host.strides):
         raw[offset : offset + cells * 4] += 1
     expected = np.zeros_like(host)
     np.moveaxis(expected, axis, 0)[sorted(rows)] = 0x01010101
@@ -65,5 +66,6 @@ def test_w1_row_runs_follow_the_strides_of_the_tensor(axis: int, rows: set[int])
 def test_b10_rows_that_follow_each_other_are_one_run() -> None:
     layout = sl.target_layout(sl.BatchConfig(max_num_seqs=6, max_model_len=8, vocab_size=9))
     host = np.zeros(layout.shape("token_ids_all"), np.int64)
-    runs = list(strided.row_segments(layout, layout.index("token_ids_all"), np.array([1, 2, 3, 5]), host))
+    rows, index = np.array([1, 2, 3, 5]), layout.index("token_ids_all")
+    runs = [(offset, cells) for (offset, _), cells in strided.row_runs(layout, index, rows, host, host.strides)]
     assert runs == [(8 * 8, 24), (5 * 8 * 8, 8)]

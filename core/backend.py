@@ -20,13 +20,12 @@ from slotline.core.errors import BackendUnavailable, LayoutError, nearest
 from slotline.core.hooks import Hooks
 from slotline.core.layout import BufferLayout, numpy_dtype
 from slotline.core.stats import Stats
+from slotline.core.streams import stream_handle
 
 if TYPE_CHECKING:
     from slotline.core.packet import Packet
 
 DEFAULT_STAGING_BYTES = 64 << 20
-PROBE_RAISED = "probe failed: "
-"""How a verdict begins whose probe raised instead of answering."""
 
 
 class Backend(Hooks):
@@ -92,14 +91,35 @@ class Backend(Hooks):
         except BackendUnavailable as error:
             return Probe(usable=False, reason=str(error))
         except Exception as error:  # noqa: BLE001  (a vendor's probe may raise anything; B3 turns it into a verdict)
-            return Probe(usable=False, reason=f"{PROBE_RAISED}{type(error).__name__}: {error}")
+            return Probe(usable=False, reason=f"probe failed: {type(error).__name__}: {error}", raised=True)
 
     def inspect(self, tensor: Any) -> TensorInfo:
         """Shape, strides, dtype and place of a tensor of this backend; ``TypeError`` for any other object."""
         info = self._inspect(tensor)
         if info is None:
-            raise TypeError(f"{type(tensor).__name__} is not a tensor of backend {self.name!r} ({self.framework})")
+            raise TypeError(f"{self._named(tensor)} is not a tensor of backend {self.name!r} ({self.framework})")
         return info
+
+    def _named(self, tensor: Any) -> str:
+        """What an object is, for a message."""
+        kind = type(tensor)
+        top = kind.__module__.split(".")[0]
+        name = f"{top}.{kind.__name__}" if hasattr(tensor, "shape") else kind.__name__
+        problem = self._why_not(tensor)
+        return f"{name} ({problem})" if problem else name
+
+    def _destination(self, tensor: Any) -> TensorInfo:
+        """``inspect`` of what is to be written; ``ValueError`` if it must not be."""
+        info = self.inspect(tensor)
+        problem = self._why_not_written(tensor)
+        if problem:
+            raise ValueError(f"the destination is {problem}")
+        return info
+
+    def stream(self, stream: Any = None) -> int:
+        """The handle of ``stream`` in any form of B9; 0 where the device has no streams, whatever the handle."""
+        stream_handle(stream)
+        return 0
 
     # -- memory
 
@@ -112,12 +132,17 @@ class Backend(Hooks):
 
     def check(self, layout: BufferLayout, name: str, tensor: Any) -> None:
         """``LayoutError`` unless ``tensor`` fits the field ``name`` in shape, dtype and place (F4)."""
+        shape, dtype = layout.shape(name), layout[name].dtype
+        self._require_dtype(name, dtype)
         info = self._inspect(tensor)
         if info is None:
-            raise LayoutError(f"field {name!r}: got {type(tensor).__name__}, needed: a tensor of backend {self.name!r}")
-        want = (layout.shape(name), layout[name].dtype)
-        if (info.shape, info.dtype) != want:
-            raise LayoutError(f"field {name!r}: got {info.dtype} {info.shape}, needed: {want[1]} {want[0]}")
+            needed = f"a {self.framework} tensor of {dtype} {shape} of backend {self.name!r}"
+            raise LayoutError(f"field {name!r}: got {self._named(tensor)}, needed: {needed}")
+        if (info.shape, info.dtype) != (shape, dtype):
+            raise LayoutError(f"field {name!r}: got {info.dtype} {info.shape}, needed: {dtype} {shape}")
+        problem = self._why_not_written(tensor)
+        if problem:
+            raise LayoutError(f"field {name!r}: the tensor is {problem}")
 
     def read(self, tensor: Any, operation: str = "read", stats: Stats | None = None) -> NDArray[Any]:
         """A host copy of ``tensor`` after all queued work; a host synchronisation, counted."""
@@ -153,7 +178,8 @@ class Backend(Hooks):
 
     def async_set_value(self, dst: Any, src: Any, *, stream: Any = None) -> Event:
         """Write ``src`` into the view ``dst`` (rules W). ``src`` may be changed or freed at once."""
-        info = self.inspect(dst)
+        info = self._destination(dst)
+        self.stream(stream)
         source = self._inspect(src)
         if source is None:
             block = values.from_host(self._host_source(src), info.dtype, info.shape)
@@ -164,8 +190,16 @@ class Backend(Hooks):
         self.stats.add("bytes", "async_set_value", block.nbytes)
         return self._set(dst, info, block, stream)
 
+    def bind(self, layout: BufferLayout, buffers: Sequence[Any]) -> Sequence[Any]:
+        """``buffers``, for ``apply``, with what the device needs to know of them found out once."""
+        return buffers
+
     def apply(self, packet: Packet, buffers: Sequence[Any], *, stream: Any = None, stats: Stats | None = None) -> Event:
-        """Write a packet into ``buffers``, the tensors of the layout's fields in order (None: not on the device)."""
+        """Write a packet into ``buffers``, the tensors of the layout's fields in order (None: not on the device).
+
+        What ``bind`` gave may be passed instead: it is quicker.
+        """
+        self.stream(stream)
         counted = stats or self.stats
         counted.add("transfers", packet.operation)
         counted.add("bytes", packet.operation, packet.nbytes)

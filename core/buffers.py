@@ -46,7 +46,7 @@ class Buffers:
         self.tensors = self._allocate(adopted)
         self.mirrors = {f.name: self._host(f.name) for f in layout if f.residency == "mirrored"}
         names = layout.names
-        self._device = [self.tensors[n] if layout[n].on_device else None for n in names]
+        self._device = backend.bind(layout, [self.tensors[n] if layout[n].on_device else None for n in names])
         self._host_arrays = [self.mirrors.get(n, self.hosts.get(n)) for n in names]
         self._device_fields = {i for i, a in enumerate(self._device) if a is not None}
         self._host_fields = {i for i, a in enumerate(self._host_arrays) if a is not None}
@@ -97,10 +97,14 @@ class Buffers:
         return np.empty(self.layout.shape(name), numpy_dtype(self.layout[name].dtype))
 
     def apply(self, packet: Packet, stream: Any) -> Event:
-        """Write a packet to the device, and its host part to host fields and mirrors at once."""
-        packet.only(self._host_fields).apply(self._host_arrays)
+        """Write a packet to the device, and its host part to host fields and mirrors at once.
+
+        The device first: where it fails, nothing has changed.
+        """
         device = packet.only(self._device_fields)
-        return self.backend.apply(device, self._device, stream=stream, stats=self.stats) if len(device) else DONE
+        event = self.backend.apply(device, self._device, stream=stream, stats=self.stats) if len(device) else DONE
+        packet.only(self._host_fields).apply(self._host_arrays)
+        return event
 
     def fill_all(self, operation: str) -> None:
         """Every cell of every field to its fill."""

@@ -29,6 +29,10 @@ class Probe:
     usable: bool
     reason: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, str] = field(default_factory=dict)
+    """What else ``doctor`` says of it: its staging memory, how packets are applied, the device's name."""
+    raised: bool = False
+    """The probe raised instead of answering; ``Backend.probe`` says so."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

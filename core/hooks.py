@@ -55,7 +55,18 @@ class Hooks(ABC):
     def _read(self, tensor: Any, offset: int, nbytes: int) -> bytes:
         """The bytes at ``offset`` from the tensor's first cell, after all queued work."""
 
-    # -- and more of these to be fast
+    # -- and more of these, to say more and to be fast
+
+    def _why_not(self, tensor: Any) -> str:
+        """What keeps an object from being a tensor here, and what to do; empty if nothing is known of it."""
+        return ""
+
+    def _why_not_written(self, tensor: Any) -> str:
+        """What keeps a tensor from being written, and what to do; empty if nothing does."""
+        return ""
+
+    def _require_dtype(self, name: str, dtype: str) -> None:  # noqa: B027  (nothing is lacking)
+        """``LayoutError`` if the field ``name`` has a dtype that the framework lacks."""
 
     def _host_tensor(self, array: NDArray[Any]) -> Any:
         """A host array as the framework's own CPU tensor over the same memory (F2)."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from slotline.core.backend import PROBE_RAISED, Backend
+from slotline.core.backend import Backend
 from slotline.core.discovery import Plugin, discover
 from slotline.core.errors import BackendUnavailable
 from slotline.core.loading import BrokenPlugin, load_backend_class, who
@@ -41,6 +41,7 @@ class Verdict:
     usable: bool
     reason: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, str] = field(default_factory=dict)
     priority: int | None = None
     vendor: str | None = None
     broken: bool = False
@@ -69,9 +70,10 @@ def _verdict(plugin: Plugin, found: type[Backend], options: Mapping[str, Any]) -
             usable=bool(probe.usable),
             reason=str(probe.reason),
             versions={str(k): str(v) for k, v in probe.versions.items()},
+            details={str(k): str(v) for k, v in probe.details.items()},
             priority=found.rank(options["vendor"]),
             vendor=options["vendor"] if found.vendors else found.vendor,
-            broken=probe.reason.startswith(PROBE_RAISED),
+            broken=probe.raised,
         )
     except (Exception, SystemExit) as error:  # noqa: BLE001  (a verdict of odd types; B3)
         return Verdict(usable=False, reason=f"{who(plugin)}: {type(error).__name__}: {error}", broken=True)

@@ -33,6 +33,8 @@ class BackendInfo:
     reason: str
     """Why it is not usable; empty if it is."""
     versions: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, str] = field(default_factory=dict)
+    """Its device, its staging memory, how packets are applied."""
     priority: int | None = None
     distribution: str = ""
     """Name and version of what brings it."""
@@ -76,6 +78,7 @@ def _info(candidate: Candidate) -> BackendInfo:
         usable=verdict.usable,
         reason="" if verdict.usable else verdict.reason,
         versions=verdict.versions,
+        details=verdict.details,
         priority=verdict.priority,
         distribution=plugin.origin,
         broken=verdict.broken,

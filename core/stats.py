@@ -10,8 +10,8 @@ COUNTERS = (
     "kernels",  # apply kernels, or their per-field stand-ins
     "host_synchronisations",
     "device_to_host",  # copies the other way
-    "staging_waits",
-    "splits",
+    "staging_waits",  # for the oldest write, when the staging memory is used up
+    "splits",  # transfers beyond the first of what is larger than the staging memory
     "stale_results",
 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,50 @@ def segments(
     steps = [[(i * left[a], i * right[a]) for i in range(shape[a])] for a in axes]
     for combination in itertools.product(*steps):
         yield (sum(a for a, _ in combination), sum(b for _, b in combination)), cells
+
+
+class Run(NamedTuple):
+    """``height`` runs of ``width`` bytes, on the left and on the right ``pitch`` bytes apart; offsets in bytes."""
+
+    left: int
+    left_pitch: int
+    right: int
+    right_pitch: int
+    width: int
+    height: int
+
+
+def runs(shape: tuple[int, ...], left: Strides, right: Strides, itemsize: int) -> Iterator[Run]:
+    """As few 2-D copies as possible that cover every cell of ``shape`` once, under both strides."""
+    if 0 in shape:
+        return
+    axes = [axis for axis, size in enumerate(shape) if size > 1]
+    width = itemsize
+    while axes and left[axes[-1]] == right[axes[-1]] == width:
+        width *= shape[axes.pop()]
+    if not axes:
+        yield Run(0, width, 0, width, width, 1)
+        return
+    # Axes that follow each other on both sides are one.
+    joined: list[tuple[int, int, int]] = []
+    for axis in reversed(axes):
+        size, a, b = shape[axis], left[axis], right[axis]
+        if joined and (a, b) == (joined[-1][1] * joined[-1][0], joined[-1][2] * joined[-1][0]):
+            inner = joined.pop()
+            joined.append((inner[0] * size, inner[1], inner[2]))
+        else:
+            joined.append((size, a, b))
+    tallest = joined.pop(max(range(len(joined)), key=lambda i: joined[i][0]))
+    steps = [[(i * a, i * b) for i in range(size)] for size, a, b in reversed(joined)]
+    for combination in itertools.product(*steps):
+        yield Run(
+            sum(a for a, _ in combination),
+            tallest[1],
+            sum(b for _, b in combination),
+            tallest[2],
+            width,
+            tallest[0],
+        )
 
 
 def cells_apart(shape: tuple[int, ...], strides: Strides, itemsize: int) -> bool:

@@ -63,6 +63,11 @@ def check_device_source(source: str, target: str) -> None:
     raise TypeError(f"a device source of {source} cannot be written into {target} without loss; convert it first")
 
 
+def check_shape(source: tuple[int, ...], target: tuple[int, ...]) -> None:
+    """``ValueError`` unless a source of this shape broadcasts into a destination of that; extra axes of 1 may lead."""
+    _broadcast(np.broadcast_to(np.False_, source), target)
+
+
 def _kind(dtype: str) -> str:
     if dtype not in DTYPES:
         raise TypeError(f"dtype {dtype} is not supported, allowed: {', '.join(DTYPES)}")

@@ -13,8 +13,7 @@ from slotline.backends.cpu.tensors import Tensors, foreign
 from slotline.compat import numpy as compat
 from slotline.core import values
 from slotline.core.backend import DONE, Abilities, Backend, Event, Probe, TensorInfo
-from slotline.core.errors import LayoutError
-from slotline.core.layout import BufferLayout, numpy_dtype
+from slotline.core.layout import numpy_dtype
 from slotline.core.packet import Packet
 from slotline.core.stats import Stats
 
@@ -44,27 +43,18 @@ class CpuBackend(Backend):
     def _inspect(self, tensor: Any) -> TensorInfo | None:
         return self._tensors.inspect(tensor)
 
-    def inspect(self, tensor: Any) -> TensorInfo:
-        info = self._inspect(tensor)
-        if info is None:
-            raise TypeError(f"{self._named(tensor)} is not a tensor of backend 'cpu' ({self.framework})")
-        return info
+    def _why_not(self, tensor: Any) -> str:
+        return self._tensors.why_not(tensor)
 
-    def check(self, layout: BufferLayout, name: str, tensor: Any) -> None:
-        self._tensors.require(name, layout[name].dtype)
-        if self._inspect(tensor) is None:
-            needed = f"a {self.framework} tensor of {layout[name].dtype} {layout.shape(name)} on the cpu"
-            raise LayoutError(f"field {name!r}: got {self._named(tensor)}, needed: {needed}")
-        super().check(layout, name, tensor)
-        problem = self._tensors.why_not_written(tensor)
-        if problem:
-            raise LayoutError(f"field {name!r}: the tensor is {problem}")
+    def _why_not_written(self, tensor: Any) -> str:
+        return self._tensors.why_not_written(tensor)
+
+    def _require_dtype(self, name: str, dtype: str) -> None:
+        self._tensors.require(name, dtype)
 
     def async_set_value(self, dst: Any, src: Any, *, stream: Any = None) -> Event:
-        info = self.inspect(dst)
-        problem = self._tensors.why_not_written(dst)
-        if problem:
-            raise ValueError(f"the destination is {problem}")
+        info = self._destination(dst)
+        self.stream(stream)
         # A tensor is a host source here, so its values count, not its dtype alone (W3). The block is a copy, so a
         # source that overlaps the destination is as if copied first (W7).
         block = values.from_host(self._host_source(src), info.dtype, info.shape)
@@ -124,13 +114,6 @@ class CpuBackend(Backend):
         with self._tensors.running():
             fn(reads, writes)
         return DONE
-
-    def _named(self, tensor: Any) -> str:
-        """What an object is, for a message."""
-        framework = foreign(tensor)
-        kind = f"{framework}.{type(tensor).__name__}" if framework else type(tensor).__name__
-        problem = self._tensors.why_not(tensor)
-        return f"{kind} ({problem})" if problem else kind
 
 
 def _tensors(framework: str | None) -> Tensors:

@@ -140,7 +140,7 @@ def test_f4_a_tensor_that_does_not_fit_is_refused(hostmem: sl.Backend) -> None:
     wrong = hostmem._allocate([("x", (4,), "int32")])[0]
     for name, tensor, says in (
         ("temperature", wrong, "needed: float32"),
-        ("step_idx", np.zeros(4, np.int32), "needed: a tensor of backend 'hostmem'"),
+        ("step_idx", np.zeros(4, np.int32), "of backend 'hostmem'"),
         ("is_chunk_step", np.zeros(3, bool), "needed: a host array of bool"),
     ):
         with pytest.raises(sl.LayoutError, match=says):

@@ -51,7 +51,7 @@ def test_doctor() -> None:
     report = one_line(done)
     assert set(report) == {"version", "backends", "selected"}
     cpu = next(b for b in report["backends"] if b["name"] == "cpu")
-    assert set(cpu) == {"name", "vendor", "usable", "reason", "versions", "priority", "distribution"}
+    assert set(cpu) == {"name", "vendor", "usable", "reason", "versions", "details", "priority", "distribution"}
     assert cpu["usable"] is True
     assert "numpy" in cpu["versions"]
     assert "cpu" in slotline("doctor").stdout

@@ -41,6 +41,7 @@ def doctor(as_json: Json = False) -> None:
                 "usable": b.usable,
                 "reason": b.reason,
                 "versions": dict(b.versions),
+                "details": dict(b.details),
                 "priority": b.priority,
                 "distribution": b.distribution,
             }
@@ -59,13 +60,16 @@ def doctor(as_json: Json = False) -> None:
 def _show(report: dict[str, Any]) -> None:
     out = console.out()
     table = Table(
-        "backend", "usable", "why not, or versions", "priority", "from", title=f"slotline {report['version']}"
+        "backend", "usable", "why not, or versions and details", "priority", "from", title=f"slotline {report['version']}"
     )
     for b in report["backends"]:
-        versions = ", ".join(f"{name} {version}" for name, version in b["versions"].items())
+        said = ", ".join(
+            [f"{name} {version}" for name, version in b["versions"].items()]
+            + [f"{name}: {detail}" for name, detail in b["details"].items()]
+        )
         name = b["name"] + (f" ({b['vendor']})" if b["vendor"] else "")
         verdict = Text("yes", style="green") if b["usable"] else Text("no", style="red")
         priority = "by name" if b["priority"] is None else str(b["priority"])
-        table.add_row(name, verdict, Text(b["reason"] or versions), priority, b["distribution"])
+        table.add_row(name, verdict, Text(b["reason"] or said), priority, b["distribution"])
     out.print(table)
     out.print(Text(f"selected: {report['selected'] or 'none'}"))

@@ -1,0 +1,34 @@
+"""Applier: how a packet's image, once it is on the device, is written into the buffers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slotline.core.image import Image
+    from slotline.core.layout import BufferLayout
+
+
+class Applier(ABC):
+    """One way of applying; a backend picks the best that works on its device and says which in ``doctor``."""
+
+    name: str
+    """``triton``, ``nvrtc``, ``scatter``, ..."""
+    packed: bool
+    """One kernel for the whole image, whatever it holds (I4)."""
+
+    @abstractmethod
+    def bind(self, layout: BufferLayout, buffers: Sequence[Any]) -> Any:
+        """What ``run`` needs to know of the buffers (None: a field that is not on the device), made once for them.
+
+        Raises ``LayoutError`` naming a field that it cannot write.
+        """
+
+    @abstractmethod
+    def run(self, image: Image, address: int, bound: Any, stream: int) -> int:
+        """Queue the writes of ``image``, which lies at ``address`` on the device, on ``stream``; the kernels launched.
+
+        Called inside ``DeviceTensors.running(stream)``. Nothing of ``image`` on the host is read after the return.
+        """

@@ -21,7 +21,8 @@ ALIGNMENT = 256
 
 def host_bytes(address: int, nbytes: int) -> NDArray[np.uint8]:
     """Host memory at ``address`` as an array; the caller keeps it alive."""
-    return np.frombuffer((ctypes.c_uint8 * nbytes).from_address(address), np.uint8)
+    found: NDArray[np.uint8] = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+    return found
 
 
 class HostMemory:

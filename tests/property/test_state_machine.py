@@ -37,13 +37,21 @@ class Operations(RuleBasedStateMachine):
     def make(self, data: st.DataObject) -> None:
         config = data.draw(some.configs())
         layout = data.draw(some.layouts(config))
-        self.batch = sl.SlotBatch(layout, backend(self.framework))
+        self.batch = sl.SlotBatch(layout, self._backend(data))
         self.ref = ReferenceBatch(layout)
         self.sides = self.batch.side_table("own_object", lambda request: [request.request_id])
         self.owners: dict[str, int] = {}
         self.batch.on_insert(lambda rid, slot, _epoch: self.owners.__setitem__(rid, slot))
         self.batch.on_release(lambda rid, slot: self._gone(rid, slot))
         self.batch.on_move(lambda rid, _src, dst: self.owners.__setitem__(rid, dst))
+
+    def _backend(self, data: st.DataObject) -> sl.Backend:
+        return backend(self.framework)
+
+    def _expect(self, name: str, tensor: Any, wanted: Any) -> None:
+        """``tensor``, an array of a step, which never changes again, holds ``wanted``."""
+        got = host(tensor).tolist()
+        assert same(got, wanted) if name == "input_ids" else got == wanted, (name, got, wanted)
 
     def _gone(self, request_id: str, slot: int) -> None:
         assert self.owners.pop(request_id) == slot
@@ -101,7 +109,7 @@ class Operations(RuleBasedStateMachine):
         step, ticket = pair
         assert isinstance(step, sl.Step)
         for name, wanted in packed(self.ref, ticket, step.num_tokens).items():
-            assert host(getattr(step, name)).tolist() == wanted, name
+            self._expect(name, getattr(step, name), wanted)
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())
@@ -172,10 +180,9 @@ class Operations(RuleBasedStateMachine):
                 sl.prepare_draft(self.batch, step, level, given, rows)
             return
         draft = sl.prepare_draft(self.batch, step, level, given, rows)
-        assert host(draft.input_ids).shape == (step.num_tokens,)
+        assert self.batch.backend.inspect(draft.input_ids).shape == (step.num_tokens,)
         for name, wanted in packed_draft(self.ref, ticket, level, step.num_tokens, drafted, rows).items():
-            got = host(getattr(draft, name)).tolist()
-            assert same(got, wanted) if name == "input_ids" else got == wanted, (name, got, wanted)
+            self._expect(name, getattr(draft, name), wanted)
 
     @precondition(lambda self: self.ref.config.num_levels)
     @rule(data=st.data(), disturbed=st.booleans())

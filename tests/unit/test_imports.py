@@ -55,11 +55,13 @@ def test_compat_imports_no_project_module_but_the_errors(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", files("backends"), ids=lambda p: str(p.relative_to(ROOT)))
-def test_a_backend_imports_core_and_compat_only(path: Path) -> None:
+def test_a_backend_imports_core_compat_and_what_backends_share_only(path: Path) -> None:
     own = {n for n in imports(path) if n.split(".")[0] == "slotline"}
     me = ".".join(("slotline", *path.relative_to(ROOT).parts[:2]))
     for name in own:
-        assert name.startswith(("slotline.core", "slotline.compat", me)), f"{path} imports {name}"
+        assert name.startswith(("slotline.core", "slotline.compat", "slotline.backends.shared", me)), (
+            f"{path} imports {name}"
+        )
 
 
 def test_the_face_reaches_backends_through_the_registry_only() -> None:

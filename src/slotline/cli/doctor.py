@@ -60,7 +60,12 @@ def doctor(as_json: Json = False) -> None:
 def _show(report: dict[str, Any]) -> None:
     out = console.out()
     table = Table(
-        "backend", "usable", "why not, or versions and details", "priority", "from", title=f"slotline {report['version']}"
+        "backend",
+        "usable",
+        "why not, or versions and details",
+        "priority",
+        "from",
+        title=f"slotline {report['version']}",
     )
     for b in report["backends"]:
         said = ", ".join(

@@ -168,6 +168,7 @@ class Buffers:
         xp = self.backend.namespace
 
         kept = changed or {}
+        outside = (*kept, *new)  # ``step`` may run late, when the caller has taken ``new`` apart
 
         def step(device_reads: Any, device_writes: Any) -> None:
             def shaped(arrays: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
@@ -175,7 +176,7 @@ class Buffers:
 
             fields = shaped(device_writes, plan.writes)
             read = shaped(device_reads, plan.reads) | {key: device_reads[BESIDE + key] for key in beside}
-            run(xp, read, fields | {key: device_writes[BESIDE + key] for key in (*kept, *new)})
+            run(xp, read, fields | {key: device_writes[BESIDE + key] for key in outside})
             if live is not None:
                 lives = read[live][0] >= 0
                 for twin, key in plan.twins.items():

@@ -182,6 +182,7 @@ class Buffers:
                 for twin, key in plan.twins.items():
                     put(xp, fields[twin], lives, fields[key])
 
+        step.__qualname__ = what  # for reports
         self.backend.launch(
             step,
             plan.reads | {BESIDE + key: array for key, array in beside.items()},

@@ -107,7 +107,7 @@ class SimBackend(StreamedBackend):
         both = [a for key, a in outs.items() if key not in fills]
         machine.enqueue(
             handle,
-            f"step function {getattr(fn, '__qualname__', 'fn').split('.')[0]!r}",
+            f"step function {getattr(fn, '__qualname__', 'fn')!r}",
             run,
             [machine.array(a) for a in (*ins.values(), *both) if a.size],
             [machine.array(a) for a in outs.values() if a.size],

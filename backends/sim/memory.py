@@ -14,6 +14,9 @@ ALIGNMENT = 256
 POISON = 0xA5
 """What lies in memory that nobody may look at; as a token id it is far outside of any vocabulary."""
 
+LONGEST_POISON = 1 << 20
+"""Bytes of new memory that are poisoned; staging memory may have much more, and is poisoned when it is released."""
+
 
 class Allocation:
     """One piece of memory, alive as long as something holds it."""
@@ -61,7 +64,7 @@ class Memory:
     def allocate(self, nbytes: int, kind: str, name: str, *, held: bool = False) -> Allocation:
         """New, poisoned memory. ``held``: until ``free``; else as long as the caller holds it."""
         found = Allocation(nbytes, kind, name, self._forget)
-        found.poison()
+        found.poison(0, LONGEST_POISON)
         bisect.insort(self._bases, found.base)
         self._by_base[found.base] = weakref.ref(found)
         if held:

@@ -170,10 +170,13 @@ class ReferenceBatch:
             row = self.rows[slot]
             if row is None or row.bound == 0 or row.in_open_step:
                 continue
-            row.ticket = ticket
             ticket.entries.append(
-                RefEntry(slot, row, row.length, row.last, len(row.output), row.encoder > 0, row.decoder, row.end)
-            )
+                RefEntry(
+                    slot, row, row.length, row.last, len(row.output), row.encoder > 0, row.decoder, row.end,
+                    former=row.ticket,
+                )
+            )  # fmt: skip
+            row.ticket = ticket
         return ticket
 
     def commit(self, ticket: RefTicket, accept_tokens: Any, accept_num: Any) -> None:

@@ -137,6 +137,8 @@ class RefEntry:
     drafts: list[int] = field(default_factory=list)
     goes_on: bool = False
     stale: bool = False
+    former: RefTicket | None = None
+    """The row's newest step before this one."""
 
 
 @dataclass
@@ -156,4 +158,8 @@ class RefTicket:
         return [e.row.epoch for e in self.entries]
 
     def discard(self) -> None:
+        """As if it had never been prepared (L3)."""
         self.state = "discarded"
+        for e in self.entries:
+            if e.row.ticket is self:
+                e.row.ticket = e.former

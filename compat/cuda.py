@@ -1,0 +1,163 @@
+"""The CUDA bindings, whatever is installed (rules X1 to X4).
+
+Up to 11.8.3, and in 12.0 to 12.6.0, only ``cuda.cudart``, ``cuda.cuda`` and ``cuda.nvrtc`` exist; 11.8.4 and 12.6.1
+brought ``cuda.bindings.*`` beside them; from 13.0 only these are left. The new path is tried first, so the old one,
+which warns where both exist, is never touched there. What imports decides, not version text.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as metadata_version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from slotline.core.errors import BackendUnavailable, DeviceError
+
+PACKAGES = ("cuda-bindings", "cuda-python")
+_PATHS = {  # new, old, and a name that it must have
+    "runtime": ("cuda.bindings.runtime", "cuda.cudart", "cudaMemcpyAsync"),
+    "driver": ("cuda.bindings.driver", "cuda.cuda", "cuLaunchKernel"),
+    "nvrtc": ("cuda.bindings.nvrtc", "cuda.nvrtc", "nvrtcCompileProgram"),
+}
+_NO_DRIVER = {35: "cudaErrorInsufficientDriver", 34: "cudaErrorStubLibrary"}
+"""Statuses of the runtime that say so; ``cudaGetDeviceCount`` gives them from 12.9 on."""
+_DOCS = "install NVIDIA's driver, or choose another backend"
+
+
+class NoDriver(BackendUnavailable):
+    """The bindings are there, the driver is not."""
+
+
+def runtime() -> ModuleType:
+    """The runtime's bindings (``cudaMalloc`` and so on), imported now. ``BackendUnavailable`` if there are none."""
+    return _find("runtime")
+
+
+def driver() -> ModuleType:
+    """The driver's bindings (``cuLaunchKernel`` and so on), imported now."""
+    return _find("driver")
+
+
+def nvrtc() -> ModuleType:
+    """The run-time compiler's bindings, imported now. The compiler itself is a library of its own."""
+    return _find("nvrtc")
+
+
+def version() -> str:
+    """The bindings' version as their metadata says; ``unknown`` where it says nothing. Decides nothing."""
+    for package in PACKAGES:
+        try:
+            found = metadata_version(package)
+        except PackageNotFoundError:
+            continue
+        except Exception:  # noqa: BLE001  (metadata of any kind of brokenness; a version is only ever shown)
+            return "unknown"
+        if found:
+            return str(found)
+    return "unknown"
+
+
+def check(result: Any, operation: str = "a CUDA call") -> Any:
+    """What a call gave, out of its tuple: nothing, one value, or a tuple of several.
+
+    ``DeviceError`` with the operation, the number and its name for any status but 0; a number that has no name here
+    keeps itself (W9).
+    """
+    status, *values = result if isinstance(result, tuple) else (result,)
+    code = int(status)
+    if code:
+        raise DeviceError("cuda", operation, code, _name(status, code))
+    return None if not values else values[0] if len(values) == 1 else tuple(values)
+
+
+def call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """``check(function(*arguments))``; ``NoDriver`` in every form in which the wheels say that there is none."""
+    name = getattr(function, "__name__", str(function))
+    try:
+        return check(function(*arguments), name)
+    except RuntimeError as error:  # libcuda.so.1 not found; at the second call the older wheels say it differently
+        raise NoDriver(f"no CUDA driver: {name}: {error}; {_DOCS}") from error
+    except DeviceError as error:
+        if error.code in _NO_DRIVER and error.code_name == _NO_DRIVER[error.code]:
+            raise NoDriver(f"no CUDA driver: {name} gives {error.code} ({error.code_name}); {_DOCS}") from error
+        raise
+
+
+def create_context(device: int) -> Any:
+    """A context of the driver for ``device``; from 13 on ``cuCtxCreate`` takes one argument more, in front."""
+    cuda = driver()
+    call(cuda.cuInit, 0)
+    found = call(cuda.cuDeviceGet, device)
+    if _major(cuda) >= 13:
+        return call(cuda.cuCtxCreate, None, 0, found)
+    return call(cuda.cuCtxCreate, 0, found)
+
+
+def _major(module: ModuleType) -> int:
+    """The major version that bindings were made for: their own number, no text."""
+    return int(getattr(module, "CUDA_VERSION", 0)) // 1000
+
+
+def _name(status: Any, code: int) -> str | None:
+    name = getattr(status, "name", None)
+    if isinstance(name, str):
+        return name
+    try:
+        return str(runtime().cudaError_t(code).name)
+    except (BackendUnavailable, AttributeError, ValueError):
+        return None
+
+
+def _find(part: str) -> ModuleType:
+    new, old, needed = _PATHS[part]
+    failures: list[ImportError | AttributeError] = []
+    for path in (new, old):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = importlib.import_module(path)
+            getattr(found, needed)
+            return found
+        except (ImportError, AttributeError) as error:
+            failures.append(error)
+    hidden = _hidden_by()
+    if hidden:
+        raise BackendUnavailable(
+            f"the CUDA bindings are hidden by {hidden}, which is imported as 'cuda'; rename it"
+        ) from failures[0]
+    broken = [e for e in failures if not _is_absent(e)]
+    if broken:
+        raise BackendUnavailable(f"the CUDA bindings are installed but broken: {broken[0]}") from broken[0]
+    raise BackendUnavailable(
+        f"no CUDA bindings: neither {new} nor {old} can be imported; "
+        "pip install 'slotline[cuda]' (cuda-bindings 12.8 or newer; cuda-python from 11.8 on serves too)"
+    ) from failures[0]
+
+
+def _is_absent(error: ImportError | AttributeError) -> bool:
+    """The path is not there at all, instead of failing while it is imported."""
+    paths = {p for new, old, _ in _PATHS.values() for p in (new, old)} | {"cuda", "cuda.bindings"}
+    return isinstance(error, ModuleNotFoundError) and error.name in paths
+
+
+def _hidden_by() -> str | None:
+    """A file or folder of somebody's that is imported as ``cuda`` in place of the bindings.
+
+    A folder without ``__init__.py`` hides nothing: Python looks further for more of it.
+    """
+    try:
+        spec = importlib.util.find_spec("cuda")
+    except (ImportError, ValueError, AttributeError):
+        return None
+    if spec is None or spec.origin is None:
+        return None
+    if spec.submodule_search_locations is None:
+        return spec.origin
+    parts = {p.name.split(".")[0] for folder in spec.submodule_search_locations for p in Path(folder).glob("*")}
+    return None if parts & {"bindings", "cudart"} else str(Path(spec.origin).parent)

@@ -1,0 +1,116 @@
+"""The apply kernels over random packets: every one writes what the packet writes (rules B8, I4).
+
+On a GPU: ``python -m pytest -m gpu tests``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import host_kernel
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from packets import LAYOUT, filled, info, segments, written
+
+import slotline as sl
+from slotline.core import image as images
+from slotline.core.errors import BackendUnavailable
+from slotline.core.image import CELLS, Image
+from slotline.core.segments import Block, Fill, Segment
+
+needs_compiler = pytest.mark.skipif(host_kernel.COMPILER is None, reason="no C++ compiler is installed")
+
+
+def require(package: str) -> None:
+    """Skip, or fail where all must be there."""
+    if importlib.util.find_spec(package) is None:
+        if os.environ.get("SLOTLINE_TEST_REQUIRE_KERNELS") == "1":
+            pytest.fail(f"{package} is not installed, and SLOTLINE_TEST_REQUIRE_KERNELS=1")
+        pytest.skip(f"{package} is not installed")
+
+
+def check(run: Any, parts: list[Segment], loose: bool) -> None:
+    """``run(image bytes, table, meta)`` on buffers that are dense, or have gaps everywhere."""
+    packet, buffers = sl.Packet(LAYOUT, parts, "test"), filled(loose)
+    image, table = Image(packet), images.targets(LAYOUT, [info(b) for b in buffers])
+    run(image.to_bytes(), table, image.meta)
+    for f, got, want in zip(LAYOUT, buffers, written(packet), strict=True):
+        assert np.ascontiguousarray(got).tobytes() == want.tobytes(), f.name
+        base = got.base
+        if isinstance(base, np.ndarray) and loose:
+            rest = np.ones(base.shape, bool)
+            rest[tuple(slice(1, n, 2) for n in base.shape)] = False
+            assert not base[rest].any(), f.name
+
+
+def wide_parts() -> list[Segment]:
+    """More cells than one program handles."""
+    rows = np.arange(5, dtype=np.intp)
+    name = "token_ids_all"
+    cells = LAYOUT.row_cells(name)
+    data = np.arange(5 * cells, dtype=LAYOUT[name].dtype).reshape(5, cells)
+    return [Block(LAYOUT.index(name), rows, 0, data), Fill(LAYOUT.index("input_ids"), rows, 0, 8, 3)]
+
+
+@needs_compiler
+@settings(max_examples=2 * settings().max_examples)
+@given(segments())
+def test_cuda_c_writes_what_the_packet_writes(parts: list[Segment]) -> None:
+    check(host_kernel.apply, parts, loose=False)
+    check(host_kernel.apply, parts, loose=True)
+
+
+@needs_compiler
+def test_cuda_c_over_several_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = sl.BatchConfig(
+        max_num_seqs=5, max_model_len=3 * CELLS + 7, max_chunk_tokens=8, block_size=64, vocab_size=99, eos_token_ids=()
+    )
+    layout = sl.target_layout(config)
+    buffers = [np.full(layout.shape(f.name), f.fill, f.dtype) for f in layout]
+    want = [b.copy() for b in buffers]
+    rows, index = np.array([0, 2, 4], np.intp), layout.index("token_ids_all")
+    data = np.arange(3 * (3 * CELLS + 7), dtype=np.int64).reshape(3, -1)
+    packet = sl.Packet(layout, [Block(index, rows, 0, data)], "test")
+    image = Image(packet)
+    assert image.programs == 10
+    host_kernel.apply(image.to_bytes(), images.targets(layout, [info(b) for b in buffers]), image.meta)
+    packet.apply(want)
+    assert all(got.tobytes() == expected.tobytes() for got, expected in zip(buffers, want, strict=True))
+
+
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100", "compute_80"])
+def test_cuda_c_compiles_without_a_driver(architecture: str) -> None:
+    require("cuda.bindings")
+    from slotline.backends.cuda.apply_nvrtc import compiled
+
+    try:
+        code = compiled(architecture)
+    except BackendUnavailable as error:
+        if os.environ.get("SLOTLINE_TEST_REQUIRE_KERNELS") == "1":
+            raise
+        pytest.skip(str(error))
+    assert b"slotline_apply" in code
+    assert code.startswith(b"\x7fELF") is architecture.startswith("sm_")
+
+
+def test_triton_writes_what_the_packet_writes() -> None:
+    """Triton's interpreter runs the same source on the CPU, if it is told before Triton is imported: in a process."""
+    require("triton")
+    require("torch")
+    env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    script = Path(__file__).parents[1] / "triton_packets.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(max(20, settings().max_examples // 4))],
+        capture_output=True,
+        text=True,
+        env=env,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "packets were applied" in done.stdout

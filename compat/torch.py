@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from slotline.compat.frameworks import find, versioned
+from slotline.core.errors import BackendUnavailable
 
 OLDEST = (2, 4)
+_CARRIERS = {"bfloat16": np.int16, "uint16": np.int16, "uint32": np.int32, "uint64": np.int64}
+"""What brings a dtype over that not every release takes from NumPy."""
+_MAKING = ("arange", "asarray", "empty", "full", "linspace", "ones", "zeros")
+"""Functions of the namespace that make a tensor out of none."""
 
 
 def require() -> ModuleType:
@@ -20,8 +29,35 @@ def version() -> str:
     return str(require().__version__)
 
 
-def namespace() -> Any:
-    """The array API standard's functions (array-api-compat) and those of ``slotline.core.namespace``."""
+def from_numpy(array: NDArray[Any]) -> Any:
+    """A CPU tensor over the memory of ``array``. No copy."""
+    torch, name = require(), array.dtype.name
+    with torch.inference_mode(False):  # a tensor made in it could not be written outside of it
+        if name in _CARRIERS:
+            return torch.from_numpy(array.view(_CARRIERS[name])).view(getattr(torch, name))
+        return torch.from_numpy(array)
+
+
+def narrow(tensor: Any, dtype: Any) -> Any:
+    """Float64 ``tensor`` in a float of less than 32 bits, rounded once; torch goes by float32 and would round twice.
+
+    The float32 on the way is rounded to odd: its last bit says whether anything was cut off.
+    """
+    torch = require()
+    middle = tensor.to(torch.float32)
+    back = middle.to(torch.float64)
+    bits = middle.view(torch.int32)
+    beyond = back.abs() > tensor.abs()  # rounded away from zero: one step back
+    bits = (bits - beyond.to(torch.int32)) | 1
+    inexact = (back != tensor) & ~tensor.isnan()
+    return torch.where(inexact, bits.view(torch.float32), middle).to(dtype)
+
+
+def namespace(device: Any = None) -> Any:
+    """The array API standard's functions (array-api-compat) and those of ``slotline.core.namespace``.
+
+    ``device``: where those that make a tensor out of none make it; None: torch's default.
+    """
     torch = require()
     standard: Any = import_module("array_api_compat.torch")
 
@@ -77,4 +113,14 @@ def namespace() -> Any:
 
     functions = (where, argmax, take, take_along, scatter_rows, searchsorted, put_rows)
     names = {name: getattr(standard, name) for name in dir(standard) if not name.startswith("_")}
+    if device is not None:
+        names |= {name: functools.partial(names[name], device=device) for name in _MAKING}
     return SimpleNamespace(**names | {f.__name__: f for f in functions})
+
+
+def device_module(kind: str) -> Any:
+    """``torch.cuda``, ``torch.xpu`` and the like. ``BackendUnavailable`` if this torch has none of that name."""
+    found = getattr(require(), kind, None)
+    if found is None:
+        raise BackendUnavailable(f"torch {version()} has no device {kind!r}; install torch's build for it")
+    return found

@@ -5,7 +5,6 @@ A ring of one bound. Each block is held until the event of its write has passed,
 
 from __future__ import annotations
 
-import ctypes
 from collections import deque
 
 import numpy as np
@@ -13,16 +12,11 @@ from numpy.typing import NDArray
 
 from slotline.core.device import Event
 from slotline.core.errors import DeviceError
+from slotline.core.host_memory import host_bytes
 from slotline.core.runtime import Copy, Runtime
 from slotline.core.stats import Stats
 
 ALIGNMENT = 256
-
-
-def host_bytes(address: int, nbytes: int) -> NDArray[np.uint8]:
-    """Host memory at ``address`` as an array; the caller keeps it alive."""
-    found: NDArray[np.uint8] = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
-    return found
 
 
 class HostMemory:
@@ -186,4 +180,4 @@ class LandingPool:
         self._all, self._free = [], {}
 
 
-__all__ = ["Block", "HostMemory", "LandingPool", "StagingRing", "host_bytes", "staging_kind"]
+__all__ = ["Block", "HostMemory", "LandingPool", "StagingRing", "staging_kind"]

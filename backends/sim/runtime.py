@@ -13,8 +13,8 @@ from slotline.backends.sim.detector import Access
 from slotline.backends.sim.machine import Machine
 from slotline.backends.sim.memory import POISON
 from slotline.core.errors import DeviceError
+from slotline.core.host_memory import host_bytes
 from slotline.core.runtime import Copy, Runtime
-from slotline.core.staging import host_bytes
 
 
 class SimRuntime(Runtime):

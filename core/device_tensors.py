@@ -54,7 +54,13 @@ class DeviceTensors(ABC):
     def copy(self, dst: Any, src: Any) -> None:
         """Queue ``dst[...] = src`` on the current stream: converted, broadcast as in NumPy assignment (``src`` may
         have extra leading axes of length 1), any strides, and as if ``src`` had been copied first (W7).
+
+        One of the two may be host memory that ``viewed`` gave; it stays as it is until the copy has run.
         """
+
+    def viewed(self, raw: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+        """A uint8 tensor, of the device or the host, as cells of ``dtype``; no copy. For ``Runtime.tensor_at``."""
+        raise NotImplementedError
 
     def stream_of(self, stream: Any) -> int | None:
         """The handle of a stream object of the framework; None for anything else."""

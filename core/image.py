@@ -55,6 +55,11 @@ class Image:
     def programs(self) -> int:
         return self.meta.programs
 
+    @property
+    def head(self) -> bytes:
+        """The packet's bytes, for who applies it from the host's side."""
+        return self._bytes
+
     def write_into(self, buffer: NDArray[np.uint8]) -> None:
         """The image's bytes into ``buffer`` [nbytes]."""
         buffer[: len(self._bytes)] = np.frombuffer(self._bytes, np.uint8)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from enum import IntEnum
+from typing import Any
 
 
 class Copy(IntEnum):
@@ -20,6 +21,13 @@ class Copy(IntEnum):
 
 class Runtime(ABC):
     """One device's streams, events, memory and copies."""
+
+    addresses: bool = True
+    """It copies to and from any address. Without, only within what it allocated: tensors then go by the framework."""
+
+    def tensor_at(self, address: int, nbytes: int) -> Any:
+        """Without ``addresses``: own memory, of the device or the host, as a uint8 tensor of the framework."""
+        raise NotImplementedError
 
     # -- streams
 

@@ -6,6 +6,7 @@ runs on the compute stream behind the copy's event, and therefore behind every r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -204,18 +205,31 @@ class StreamedBackend(Backend):
     def _read(self, tensor: Any, offset: int, nbytes: int) -> bytes:
         raise NotImplementedError("a device with streams is read through _take")
 
-    # -- raw memory; a device that has no addresses overrides the two
+    # -- raw memory, or the framework's copies where the runtime has no addresses
 
     def _put(self, dst: Any, info: TensorInfo, address: int, way: Copy, stream: int) -> None:
         """Queue copies of dense memory at ``address`` into the view ``dst``; no stride is ignored (W1)."""
+        if not self.runtime.addresses:
+            with self.tensors.running(stream):
+                self.tensors.copy(dst, self._staged(info, address))
+            return
         for run in _runs(info):
             self._copy(info.pointer + run.left, run.left_pitch, address + run.right, run, run.right_pitch, way, stream)
 
     def _take(self, tensor: Any, info: TensorInfo, address: int, stream: int) -> None:
         """Queue copies of the view ``tensor`` into dense host memory at ``address``."""
+        if not self.runtime.addresses:
+            with self.tensors.running(stream):
+                self.tensors.copy(self._staged(info, address), tensor)
+            return
         for run in _runs(info):
             way = Copy.DEVICE_TO_HOST
             self._copy(address + run.right, run.right_pitch, info.pointer + run.left, run, run.left_pitch, way, stream)
+
+    def _staged(self, info: TensorInfo, address: int) -> Any:
+        """Own memory as a dense tensor like the one that ``info`` tells of."""
+        nbytes = math.prod(info.shape) * numpy_dtype(info.dtype).itemsize
+        return self.tensors.viewed(self.runtime.tensor_at(address, nbytes), info.dtype, info.shape)
 
     def _copy(
         self, dst: int, dst_pitch: int, src: int, run: strided.Run, src_pitch: int, way: Copy, stream: int

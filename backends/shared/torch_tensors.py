@@ -1,0 +1,114 @@
+"""torch's tensors on a device with streams: CUDA, Intel XPU, or whatever registers itself with torch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from numpy.typing import NDArray
+
+from slotline.backends.shared.torch_look import TorchLook
+from slotline.compat import torch as compat
+from slotline.core.device import TensorInfo
+from slotline.core.device_tensors import DeviceTensors
+from slotline.core.host_memory import over_memory
+
+_HANDLES = ("cuda_stream", "sycl_queue", "stream_id")
+"""Where the native handle of a stream of torch stands, by device."""
+
+
+class TorchTensors(DeviceTensors):
+    """``kind`` is torch's name of the device: ``cuda``, ``xpu``; ``index`` which of them."""
+
+    framework = "torch"
+
+    def __init__(self, kind: str, index: int) -> None:
+        self.look = TorchLook(f"{kind}:{index}")
+        self.torch, self.device, self.lacks = self.look.torch, self.look.device, self.look.lacks
+        self.versions = {"torch": self.look.version}
+        self.module = compat.device_module(kind)
+        self._host = TorchLook("cpu")
+        self._seen = threading.local()
+
+    # -- tensors
+
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Any:
+        with self.torch.inference_mode(False):  # what is made in it could not be written outside of it
+            return self.torch.empty(shape, dtype=getattr(self.torch, dtype), device=self.device)
+
+    def inspect(self, tensor: Any) -> TensorInfo | None:
+        return self.look.inspect(tensor)
+
+    def why_not(self, tensor: Any) -> str:
+        return self.look.why_not(tensor)
+
+    def why_not_written(self, tensor: Any) -> str:
+        return self.look.why_not_written(tensor)
+
+    def host_view(self, tensor: Any) -> NDArray[Any] | None:
+        info = self._host.inspect(tensor)
+        return None if info is None else over_memory(tensor, info)
+
+    def host_tensor(self, array: NDArray[Any]) -> Any:
+        return compat.from_numpy(array)
+
+    def viewed(self, raw: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+        """uint8 tensor ``raw`` as cells of ``dtype``; no copy."""
+        return raw.view(getattr(self.torch, dtype)).reshape(shape)
+
+    def copy(self, dst: Any, src: Any) -> None:
+        if src.ndim > dst.ndim:
+            src = src.reshape(src.shape[src.ndim - dst.ndim :])
+        if src.device == dst.device and src.untyped_storage().data_ptr() == dst.untyped_storage().data_ptr():
+            src = src.clone()  # W7
+        if src.dtype == self.torch.float64 and dst.is_floating_point() and dst.element_size() < 4:
+            src = compat.narrow(src, dst.dtype)
+        dst.copy_(src, non_blocking=True)
+
+    # -- streams
+
+    def current_stream(self) -> int:
+        """The handle of torch's current stream in this thread."""
+        return self._remember(self.module.current_stream(self.device.index))
+
+    def stream_of(self, stream: Any) -> int | None:
+        if not isinstance(stream, self.torch.Stream):
+            return None
+        if stream.device != self.device:
+            raise ValueError(f"stream is one of {stream.device}, allowed: streams of {self.device}")
+        return self._remember(stream)
+
+    def _remember(self, stream: Any) -> int:
+        handle = next(int(getattr(stream, name)) for name in _HANDLES if hasattr(stream, name))
+        self._streams()[handle] = stream
+        return handle
+
+    def _streams(self) -> dict[int, Any]:
+        """This thread's stream objects by handle."""
+        found: dict[int, Any] | None = getattr(self._seen, "streams", None)
+        if found is None:
+            found = self._seen.streams = {}
+        return found
+
+    def stream_object(self, handle: int) -> Any:
+        """torch's object for a native handle; ``ValueError`` where this torch cannot make one of a foreign handle."""
+        found = self._streams().get(handle)
+        if found is not None:
+            return found
+        if handle == 0 and hasattr(self.module, "default_stream"):
+            return self.module.default_stream(self.device.index)
+        if hasattr(self.module, "ExternalStream"):
+            found = self._streams()[handle] = self.module.ExternalStream(handle, device=self.device)
+            return found
+        raise ValueError(f"stream {handle} is none of torch's on {self.device}; pass torch's own stream object")
+
+    @contextmanager
+    def running(self, stream: int) -> Iterator[None]:
+        here = stream == self.current_stream()
+        with self.torch.inference_mode(), nullcontext() if here else self.module.stream(self.stream_object(stream)):
+            yield
+
+    def namespace(self) -> Any:
+        return compat.namespace(self.device)

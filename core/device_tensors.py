@@ -62,6 +62,10 @@ class DeviceTensors(ABC):
         """A uint8 tensor, of the device or the host, as cells of ``dtype``; no copy. For ``Runtime.tensor_at``."""
         raise NotImplementedError
 
+    def recast(self, tensor: Any, dtype: str) -> Any:
+        """The bits of a tensor of the device as another dtype of the same width; no copy."""
+        raise NotImplementedError
+
     def stream_of(self, stream: Any) -> int | None:
         """The handle of a stream object of the framework; None for anything else."""
         return None

@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-
 COMPILER = shutil.which("g++") or shutil.which("c++")
 _SHIM = """
 struct Index { unsigned x; };

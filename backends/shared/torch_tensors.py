@@ -13,6 +13,7 @@ from slotline.backends.shared.torch_look import TorchLook
 from slotline.compat import torch as compat
 from slotline.core.device import TensorInfo
 from slotline.core.device_tensors import DeviceTensors
+from slotline.core.errors import BackendUnavailable
 from slotline.core.host_memory import over_memory
 
 _HANDLES = ("cuda_stream", "sycl_queue", "stream_id")
@@ -57,6 +58,9 @@ class TorchTensors(DeviceTensors):
     def viewed(self, raw: Any, dtype: str, shape: tuple[int, ...]) -> Any:
         """uint8 tensor ``raw`` as cells of ``dtype``; no copy."""
         return raw.view(getattr(self.torch, dtype)).reshape(shape)
+
+    def recast(self, tensor: Any, dtype: str) -> Any:
+        return tensor.view(getattr(self.torch, dtype))
 
     def copy(self, dst: Any, src: Any) -> None:
         if src.ndim > dst.ndim:
@@ -112,3 +116,15 @@ class TorchTensors(DeviceTensors):
 
     def namespace(self) -> Any:
         return compat.namespace(self.device)
+
+
+def require_device(kind: str, index: int) -> None:
+    """``BackendUnavailable`` unless this torch is built for ``kind`` and sees the device."""
+    torch, module = compat.require(), compat.device_module(kind)
+    if not module.is_available():
+        built = getattr(torch.version, kind, None) is not None
+        why = "sees no device of it" if built else f"is built without it; install torch's build for {kind}"
+        raise BackendUnavailable(f"torch {compat.version()} has no {kind}: it {why}")
+    count = int(module.device_count())
+    if not 0 <= index < count:
+        raise BackendUnavailable(f"device {index} of {count}; choose with SLOTLINE_DEVICE")

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from slotline.backends.sim.apply import SimApplier
-from slotline.backends.sim.kernels import EngineKernels, read_only
+from slotline.backends.sim.kernels import EngineKernels, queue_launch
 from slotline.backends.sim.machine import Machine
-from slotline.backends.sim.memory import POISON
 from slotline.backends.sim.report import Race
 from slotline.backends.sim.runtime import SimRuntime
-from slotline.backends.sim.tensor import SimTensor, inside
+from slotline.backends.sim.tensor import SimTensor
 from slotline.backends.sim.tensors import SimTensors
 from slotline.core import live
 from slotline.core.backend import Abilities, Probe
@@ -93,28 +92,4 @@ class SimBackend(StreamedBackend):
         stats: Stats,
         fills: Collection[str],
     ) -> Event:
-        ins = {key: read_only(inside(self._own(t))) for key, t in reads.items()}
-        outs = {key: inside(self._own(t)) for key, t in writes.items()}
-
-        def run() -> None:
-            for key in fills:  # it must write them whole
-                outs[key].reshape(-1).view(np.uint8)[...] = POISON
-            fn(ins, outs)
-            kept.clear()
-
-        kept = {**{f"r{k}": t for k, t in reads.items()}, **{f"w{k}": t for k, t in writes.items()}}
-        machine, handle = self.machine, self.stream(stream)
-        both = [a for key, a in outs.items() if key not in fills]
-        machine.enqueue(
-            handle,
-            f"step function {getattr(fn, '__qualname__', 'fn')!r}",
-            run,
-            [machine.array(a) for a in (*ins.values(), *both) if a.size],
-            [machine.array(a) for a in outs.values() if a.size],
-        )
-        return self._event(handle)
-
-    def _own(self, tensor: Any) -> SimTensor:
-        self.inspect(tensor)
-        own: SimTensor = tensor
-        return own
+        return queue_launch(self, self.machine, fn, reads, writes, self.stream(stream), fills)

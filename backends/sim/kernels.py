@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slotline.backends.sim.machine import Machine
+from slotline.backends.sim.memory import POISON
 from slotline.backends.sim.tensor import SimTensor, inside
 from slotline.core import values
 from slotline.core.device import Download, Event
 
 if TYPE_CHECKING:
     from slotline.backends.sim import SimBackend
+    from slotline.core.streamed import StreamedBackend
 
 
 class EngineKernels:
@@ -78,6 +81,37 @@ class EngineKernels:
                 array[...] = block
 
         return self.kernel("write", run, writes=parts, stream=stream)
+
+
+def queue_launch(
+    backend: StreamedBackend,
+    machine: Machine,
+    fn: Callable[..., None],
+    reads: Mapping[str, Any],
+    writes: Mapping[str, Any],
+    stream: int,
+    fills: Collection[str],
+) -> Event:
+    """A step function as one kernel: it touches all cells of its tensors, those in ``fills`` without reading them."""
+    for tensor in (*reads.values(), *writes.values()):
+        backend.inspect(tensor)
+    ins = {key: read_only(inside(t)) for key, t in reads.items()}
+    outs = {key: inside(t) for key, t in writes.items()}
+
+    def run() -> None:
+        for key in fills:  # it must write them whole
+            outs[key].reshape(-1).view(np.uint8)[...] = POISON
+        fn(ins, outs)
+
+    changed = [a for key, a in outs.items() if key not in fills]
+    machine.enqueue(
+        stream,
+        f"step function {getattr(fn, '__qualname__', 'fn')!r}",
+        run,
+        [machine.array(a) for a in (*ins.values(), *changed) if a.size],
+        [machine.array(a) for a in outs.values() if a.size],
+    )
+    return backend.transfers.events.record(stream)
 
 
 class _Seen(Download):

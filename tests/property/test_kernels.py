@@ -103,8 +103,8 @@ def test_triton_writes_what_the_packet_writes() -> None:
     """Triton's interpreter runs the same source on the CPU, if it is told before Triton is imported: in a process."""
     require("triton")
     require("torch")
-    env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     script = Path(__file__).parents[1] / "triton_packets.py"
+    env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(script.parent)}
     done = subprocess.run(
         [sys.executable, str(script), str(max(20, settings().max_examples // 4))],
         capture_output=True,

@@ -48,7 +48,8 @@ from slotline.core.errors import DeviceError
 runtime, driver, nvrtc = cuda.runtime(), cuda.driver(), cuda.nvrtc()
 names = [m.__name__ for m in (runtime, driver, nvrtc)]
 said = []
-for function, *arguments in [(runtime.cudaGetDeviceCount,), (runtime.cudaMalloc, 64), (driver.cuInit, 0), (driver.cuInit, 0)]:
+asked = [(runtime.cudaGetDeviceCount,), (runtime.cudaMalloc, 64), (driver.cuInit, 0), (driver.cuInit, 0)]
+for function, *arguments in asked:
     try:
         cuda.call(function, *arguments)
         said.append("a driver")

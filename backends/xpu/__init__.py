@@ -1,0 +1,1 @@
+"""Kunlun and Intel XPUs."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slotline.backends.cuda.parts import Parts, choose_framework, find, make
+from slotline.backends.cuda.parts import choose_framework, find, make
 from slotline.core.backend import Abilities, Probe
 from slotline.core.streamed import StreamedBackend
 
@@ -24,7 +24,7 @@ class CudaBackend(StreamedBackend):
 
     def __init__(self, *, framework: str | None = None, **options: Any) -> None:
         super().__init__(framework=choose_framework(framework), **options)
-        parts: Parts = make(self.framework, self.device)
+        parts = make(self.framework, self.device)
         self.abilities = parts.abilities
         self.start(parts.runtime, parts.tensors, parts.applier)
 

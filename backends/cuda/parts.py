@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slotline.backends.cuda.apply_nvrtc import NvrtcApplier
 from slotline.backends.cuda.runtime import CudaRuntime
+from slotline.backends.shared.parts import Parts
 from slotline.compat import cuda
 from slotline.core.applier import Applier
 from slotline.core.device import Abilities, Probe
@@ -17,16 +18,6 @@ from slotline.core.device_tensors import DeviceTensors
 from slotline.core.errors import BackendUnavailable, DeviceError
 from slotline.core.runtime import Runtime
 from slotline.core.staging import staging_kind
-
-
-class Parts(NamedTuple):
-    """Everything that ``StreamedBackend.start`` takes, and what ``doctor`` says of it."""
-
-    runtime: Runtime
-    tensors: DeviceTensors
-    applier: Applier
-    abilities: Abilities
-    details: dict[str, str]
 
 
 def choose_framework(framework: str | None) -> str:

@@ -105,11 +105,7 @@ class PaddleRuntime(Runtime):
 
     def copy(self, dst: int, src: int, nbytes: int, way: Copy, stream: int) -> None:
         with self.tensors.running(stream):
-            into, out_of = self.tensor_at(dst, nbytes), self.tensor_at(src, nbytes)
-            if way == Copy.DEVICE_TO_HOST:  # paddle's own copy to the host waits, which is no harm here
-                host_bytes(dst, nbytes)[:] = out_of.numpy()
-            else:
-                into.copy_(out_of, False)
+            self.tensor_at(dst, nbytes).copy_(self.tensor_at(src, nbytes), False)
 
     def copy_2d(
         self, dst: int, dst_pitch: int, src: int, src_pitch: int, width: int, height: int, way: Copy, stream: int

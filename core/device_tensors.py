@@ -55,11 +55,12 @@ class DeviceTensors(ABC):
         """Queue ``dst[...] = src`` on the current stream: converted, broadcast as in NumPy assignment (``src`` may
         have extra leading axes of length 1), any strides, and as if ``src`` had been copied first (W7).
 
-        One of the two may be host memory that ``viewed`` gave; it stays as it is until the copy has run.
+        One of the two may be a tensor that ``host_tensor`` gave; its memory stays as it is until the copy has run, so
+        that itself must be read, no copy of it.
         """
 
     def viewed(self, raw: Any, dtype: str, shape: tuple[int, ...]) -> Any:
-        """A uint8 tensor, of the device or the host, as cells of ``dtype``; no copy. For ``Runtime.tensor_at``."""
+        """A uint8 tensor of the device as cells of ``dtype``, to be read. For what ``Runtime.tensor_at`` gives."""
         raise NotImplementedError
 
     def recast(self, tensor: Any, dtype: str) -> Any:

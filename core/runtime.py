@@ -26,7 +26,7 @@ class Runtime(ABC):
     """It copies to and from any address. Without, only within what it allocated: tensors then go by the framework."""
 
     def tensor_at(self, address: int, nbytes: int) -> Any:
-        """Without ``addresses``: own memory, of the device or the host, as a uint8 tensor of the framework."""
+        """Own memory of the device as a uint8 tensor of the framework; where the framework applies packets."""
         raise NotImplementedError
 
     # -- streams

@@ -19,6 +19,7 @@ from slotline.core.backend import Backend
 from slotline.core.device import Download, Event, TensorInfo
 from slotline.core.device_tensors import DeviceTensors
 from slotline.core.errors import DeviceError
+from slotline.core.host_memory import host_bytes
 from slotline.core.image import Image
 from slotline.core.layout import BufferLayout, numpy_dtype
 from slotline.core.runtime import Copy, Runtime
@@ -75,7 +76,7 @@ class StreamedBackend(Backend):
         return src if found is None else found
 
     def _namespace(self) -> Any:
-        return self.tensors.namespace()
+        return self.tensors.namespace() if self.abilities.array_namespace else super()._namespace()
 
     def _destination(self, tensor: Any) -> TensorInfo:
         info = super()._destination(tensor)
@@ -142,6 +143,10 @@ class StreamedBackend(Backend):
         self.transfers.retain(event, dst)
         return event
 
+    def _set(self, dst: Any, info: TensorInfo, block: NDArray[Any], stream: Any) -> Event:
+        """For step functions that run on the host (B11), whose caller counts the transfer."""
+        return self._set_block(dst, info, block, self.stream(stream), "launch", Stats())
+
     def apply(self, packet: Packet, buffers: Sequence[Any], *, stream: Any = None, stats: Stats | None = None) -> Event:
         counted = stats or self.stats
         handle = self._writable(stream, packet.operation)
@@ -159,6 +164,8 @@ class StreamedBackend(Backend):
     def upload(
         self, arrays: Mapping[str, NDArray[Any]], operation: str = "upload", stats: Stats | None = None
     ) -> dict[str, Any]:
+        if not self.abilities.array_namespace:  # launch runs on the host
+            return super().upload(arrays, operation, stats)
         stream, out = self._writable(None, operation), {}
         for name, array in arrays.items():
             with self.tensors.running(stream):
@@ -178,6 +185,9 @@ class StreamedBackend(Backend):
         fills: Collection[str],
     ) -> Event:
         handle = self.stream(stream)
+        if not self.abilities.array_namespace:
+            with self.tensors.running(handle):
+                return super()._launch(fn, reads, writes, handle, stats, fills)
         with self.tensors.running(handle):
             fn(reads, writes)
         return self._event(handle)
@@ -211,7 +221,7 @@ class StreamedBackend(Backend):
         """Queue copies of dense memory at ``address`` into the view ``dst``; no stride is ignored (W1)."""
         if not self.runtime.addresses:
             with self.tensors.running(stream):
-                self.tensors.copy(dst, self._staged(info, address))
+                self.tensors.copy(dst, self._staged(info, address, on_device=way == Copy.DEVICE_TO_DEVICE))
             return
         for run in _runs(info):
             self._copy(info.pointer + run.left, run.left_pitch, address + run.right, run, run.right_pitch, way, stream)
@@ -226,10 +236,13 @@ class StreamedBackend(Backend):
             way = Copy.DEVICE_TO_HOST
             self._copy(address + run.right, run.right_pitch, info.pointer + run.left, run, run.left_pitch, way, stream)
 
-    def _staged(self, info: TensorInfo, address: int) -> Any:
-        """Own memory as a dense tensor like the one that ``info`` tells of."""
-        nbytes = math.prod(info.shape) * numpy_dtype(info.dtype).itemsize
-        return self.tensors.viewed(self.runtime.tensor_at(address, nbytes), info.dtype, info.shape)
+    def _staged(self, info: TensorInfo, address: int, *, on_device: bool = False) -> Any:
+        """Own memory as a dense tensor like the one that ``info`` tells of; that of the host as it lies, uncopied."""
+        dtype = numpy_dtype(info.dtype)
+        nbytes = math.prod(info.shape) * dtype.itemsize
+        if on_device:
+            return self.tensors.viewed(self.runtime.tensor_at(address, nbytes), info.dtype, info.shape)
+        return self.tensors.host_tensor(host_bytes(address, nbytes).view(dtype).reshape(info.shape))
 
     def _copy(
         self, dst: int, dst_pitch: int, src: int, run: strided.Run, src_pitch: int, way: Copy, stream: int

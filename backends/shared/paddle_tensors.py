@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from slotline.compat import paddle as compat
+from slotline.compat.numpy import enable_bfloat16
 from slotline.core.device import TensorInfo
 from slotline.core.device_tensors import DeviceTensors
 from slotline.core.errors import BackendUnavailable
@@ -30,6 +31,7 @@ class PaddleTensors(DeviceTensors):
 
     def __init__(self, kind: str, index: int) -> None:
         self.paddle = compat.require()
+        enable_bfloat16()
         self.kind, self.index, self.device = kind, index, f"{kind}:{index}"
         self.versions = {"paddle": compat.version()}
         self._names = {getattr(self.paddle, name): name for name in DTYPES if name not in self.lacks}

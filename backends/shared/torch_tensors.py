@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from slotline.backends.shared.torch_look import TorchLook
 from slotline.compat import torch as compat
+from slotline.compat.numpy import enable_bfloat16
 from slotline.core.device import TensorInfo
 from slotline.core.device_tensors import DeviceTensors
 from slotline.core.errors import BackendUnavailable
@@ -27,6 +28,7 @@ class TorchTensors(DeviceTensors):
 
     def __init__(self, kind: str, index: int) -> None:
         self.look = TorchLook(f"{kind}:{index}")
+        enable_bfloat16()
         self.torch, self.device, self.lacks = self.look.torch, self.look.device, self.look.lacks
         self.versions = {"torch": self.look.version}
         self.module = compat.device_module(kind)
@@ -122,9 +124,10 @@ def require_device(kind: str, index: int) -> None:
     """``BackendUnavailable`` unless this torch is built for ``kind`` and sees the device."""
     torch, module = compat.require(), compat.device_module(kind)
     if not module.is_available():
+        name = {"cuda": "CUDA", "xpu": "Intel GPUs"}.get(kind, kind)
         built = getattr(torch.version, kind, None) is not None
-        why = "sees no device of it" if built else f"is built without it; install torch's build for {kind}"
-        raise BackendUnavailable(f"torch {compat.version()} has no {kind}: it {why}")
+        why = f"sees no device of {name}" if built else f"is not built for {name}; install its build for {name}"
+        raise BackendUnavailable(f"torch {compat.version()} {why}")
     count = int(module.device_count())
     if not 0 <= index < count:
         raise BackendUnavailable(f"device {index} of {count}; choose with SLOTLINE_DEVICE")

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from slotline.backends.sim.runtime import SimRuntime
 from slotline.backends.sim.tensor import SimTensor, inside
+from slotline.compat.numpy import enable_bfloat16
 from slotline.core import values
 from slotline.core.device import TensorInfo
 from slotline.core.device_tensors import DeviceTensors
@@ -27,6 +28,7 @@ class SimTensors(DeviceTensors):
 
     def __init__(self, runtime: SimRuntime) -> None:
         self.runtime, self.machine = runtime, runtime.machine
+        enable_bfloat16()
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> SimTensor:
         kind = numpy_dtype(dtype)

@@ -268,7 +268,8 @@ class ReferenceBatch:
                 return Mismatch(name, None, None, None, expected, got)
         for f in self.layout:
             tensor = batch[f.name]
-            copies = [tensor if isinstance(tensor, np.ndarray) else batch.backend.read(tensor)]
+            read = batch.backend.read if f.on_device else batch.backend.host_view
+            copies = [tensor if isinstance(tensor, np.ndarray) else read(tensor)]
             if f.residency == "mirrored":
                 copies.append(batch.mirror(f.name))
             for copy in copies:

@@ -6,7 +6,7 @@ A backend like any other, chosen by name only: engines run on it in their own te
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -57,6 +57,13 @@ class SimBackend(StreamedBackend):
     def _probe(cls, *, framework: str | None, vendor: str | None, device: int) -> Probe:
         return Probe(usable=True, versions={"numpy": np.__version__}, details={"staging": "simulated, pinned"})
 
+    def _allocate(self, specs: Sequence[tuple[str, tuple[int, ...], str]]) -> list[Any]:
+        tensors = super()._allocate(specs)
+        for (name, _, _), tensor in zip(specs, tensors, strict=True):
+            if name:
+                self.engine.name(tensor, repr(name))
+        return tensors
+
     # -- streams, for an engine's loop
 
     def new_stream(self) -> int:
@@ -75,6 +82,22 @@ class SimBackend(StreamedBackend):
     def engine(self) -> EngineKernels:
         """``read``, ``write`` and ``kernel``: an engine's own kernels on the simulated device."""
         return EngineKernels(self)
+
+    @property
+    def races(self) -> list[Race]:
+        """What was found, of a device made with ``collect=True``."""
+        return self.machine.races
+
+    @property
+    def queued(self) -> int:
+        """Operations that were queued so far."""
+        return self.machine.schedule.queued
+
+    @property
+    def last_late(self) -> str:
+        """The last of the operations that ``late`` lets run late, for reports; empty if there is none."""
+        operation = self.machine.last_late
+        return operation.text() if operation is not None else ""
 
     def abandon(self) -> None:
         """Drop everything, what is still queued too; for loops that have failed."""

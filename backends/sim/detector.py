@@ -7,59 +7,21 @@ is executed when. The host counts as one thread, so that locks between its threa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from slotline.backends.sim.memory import Allocation
-from slotline.backends.sim.report import Operation, Race
+from slotline.backends.sim.access import Access
+from slotline.backends.sim.report import Operation, Race, stack
+from slotline.backends.sim.shadow import Shadow
 
 HOST = -1
+MOST_LOGGED = 1 << 14
+"""Operations of one stream that are remembered for reports, where the host never learns that they are done."""
+
 Clock = dict[int, int]
 """For each stream the newest of its operations that is known to come before."""
-
-
-class Access(NamedTuple):
-    """Exact cells of one allocation: a strided region, or cells by their offsets."""
-
-    allocation: Allocation
-    offset: int
-    """Of the first byte."""
-    shape: tuple[int, ...] = ()
-    strides: tuple[int, ...] = ()
-    itemsize: int = 1
-    cells: NDArray[np.int64] | None = None
-    """Byte offsets of cells, instead of shape and strides."""
-
-    def of(self, shadow: NDArray[Any]) -> NDArray[Any]:
-        """The part of ``shadow``, which has an entry for each byte."""
-        return np.lib.stride_tricks.as_strided(
-            shadow[self.offset :],
-            (*self.shape, self.itemsize),
-            (*(s * shadow.itemsize for s in self.strides), shadow.itemsize),
-        )
-
-    def index(self) -> NDArray[np.int64]:
-        assert self.cells is not None
-        found: NDArray[np.int64] = self.cells[:, None] + np.arange(self.itemsize)
-        return found
-
-    @property
-    def is_empty(self) -> bool:
-        return 0 in self.shape if self.cells is None else not self.cells.size
-
-
-class _Shadow:
-    """What one stream did to the bytes of one allocation: the clock of its last write and read of each."""
-
-    __slots__ = ("newest_read", "newest_write", "reads", "writes")
-
-    def __init__(self) -> None:
-        self.reads: NDArray[np.int64] | None = None
-        self.writes: NDArray[np.int64] | None = None
-        self.newest_read = self.newest_write = 0
 
 
 class Detector:
@@ -72,7 +34,12 @@ class Detector:
 
     def add(self, stream: int) -> None:
         self.streams[stream] = {stream: 0}
-        self._log[stream] = deque()
+        self._log[stream] = deque(maxlen=MOST_LOGGED)
+
+    def remove(self, stream: int) -> None:
+        """No more is queued on ``stream``; what was queued still counts."""
+        del self.streams[stream]
+        self._forget(stream)
 
     # -- the order
 
@@ -87,14 +54,24 @@ class Detector:
     def host_knows(self, point: Clock) -> None:
         """The host has seen that ``point`` passed."""
         self._join(self.host, point)
-        for stream, log in self._log.items():
-            known = self.host.get(stream, 0)
-            while log and log[0][0] <= known:  # all that comes will be ordered behind it
-                log.popleft()
+        for stream in list(self._log):
+            self._forget(stream)
 
     def host_knows_all(self) -> None:
         for clock in list(self.streams.values()):
-            self.host_knows(clock)
+            self._join(self.host, clock)
+        for stream, log in list(self._log.items()):
+            if log:  # of a stream that was given back, too
+                self._join(self.host, {stream: log[-1][0]})
+            self._forget(stream)
+
+    def _forget(self, stream: int) -> None:
+        """Drop what the host knows to be done: all that comes is ordered behind it."""
+        log, known = self._log[stream], self.host.get(stream, 0)
+        while log and log[0][0] <= known:
+            log.popleft()
+        if not log and stream not in self.streams:
+            del self._log[stream]
 
     @staticmethod
     def _join(clock: Clock, other: Clock) -> None:
@@ -114,82 +91,50 @@ class Detector:
         now = clock[stream]
         self._log[stream].append((now, operation))
         race = None
-        for access in reads:
-            race = race or self._check(access, stream, clock, operation, writing=False)
-            self._note(access, stream, now, writing=False)
-        for access in writes:
-            race = race or self._check(access, stream, clock, operation, writing=True)
-            self._note(access, stream, now, writing=True)
+        for writing, accesses in ((False, reads), (True, writes)):
+            for access in accesses:
+                race = race or self._check(access, stream, clock, lambda: operation, writing=writing)
+                self._note(access, stream, now, writing=writing)
         return race
 
-    def on_host(self, operation: Operation, access: Access, *, writing: bool) -> Race | None:
+    def on_host(self, what: str, access: Access, *, writing: bool) -> Race | None:
         """The host touches memory now. What is queued later comes after it, so nothing needs to be noted."""
-        return self._check(access, HOST, self.host, operation, writing=writing)
+        return self._check(access, HOST, self.host, lambda: Operation(what, "the host", stack()), writing=writing)
 
-    def _check(self, access: Access, me: int, clock: Clock, doing: Operation, *, writing: bool) -> Race | None:
+    def _check(
+        self, access: Access, me: int, clock: Clock, doing: Callable[[], Operation], *, writing: bool
+    ) -> Race | None:
         if access.is_empty:
             return None
         for stream, shadow in access.allocation.shadow.items():
             if stream == me:
                 continue
             known = clock.get(stream, 0)
-            if shadow.newest_write > known:
-                found = self._unordered(access, shadow.writes, known)
+            for did, clocks in (("writes", shadow.writes), ("reads", shadow.reads if writing else None)):
+                found = None if clocks is None else clocks.after(access, known)
                 if found is not None:
-                    return self._race(access, stream, found, "writes", doing, writing)
-            if writing and shadow.newest_read > known:
-                found = self._unordered(access, shadow.reads, known)
-                if found is not None:
-                    return self._race(access, stream, found, "reads", doing, writing)
+                    return self._race(access, stream, found, did, doing(), writing)
         return None
 
-    @staticmethod
-    def _unordered(access: Access, clocks: NDArray[np.int64], known: int) -> tuple[int, int] | None:
-        """The clock of an access that is not known to come before, and the byte."""
-        if access.cells is None:
-            part = access.of(clocks)
-            if part.max() <= known:
-                return None
-            at = np.unravel_index(int(part.argmax()), part.shape)
-            byte = access.offset + sum(int(i) * s for i, s in zip(at[:-1], access.strides, strict=True)) + int(at[-1])
-            return int(part[at]), byte
-        index = access.index()
-        part = clocks[index]
-        if part.max() <= known:
-            return None
-        at = np.unravel_index(int(part.argmax()), part.shape)
-        return int(part[at]), int(index[at])
-
     def _race(
-        self, access: Access, stream: int, found: tuple[int, int], did: str, doing: Operation, writing: bool
+        self, access: Access, stream: int, clocks: NDArray[np.int64], did: str, doing: Operation, writing: bool
     ) -> Race:
-        count, byte = found
-        before = next((o for n, o in self._log[stream] if n == count), None)
+        """With the newest of the operations that are not known to come before, and all bytes that both touch."""
+        count = int(clocks.max())
+        before = next((o for n, o in self._log.get(stream, ()) if n == count), None)
         if before is None:
-            before = Operation("an operation", f"stream {stream}", ())
-        allocation = access.allocation
-        return Race(allocation.name, allocation.where(byte), before, did, doing, "writes" if writing else "reads")
+            before = Operation("an operation long ago", f"stream {stream}", ())
+        where = access.allocation.where(access.touched()[clocks == count])
+        return Race(where, before, did, doing, "writes" if writing else "reads")
 
     def _note(self, access: Access, stream: int, now: int, *, writing: bool) -> None:
         if access.is_empty:
             return
-        shadow = access.allocation.shadow.get(stream)
+        allocation = access.allocation
+        shadow = allocation.shadow.get(stream)
         if shadow is None:
-            shadow = access.allocation.shadow[stream] = _Shadow()
-        if writing:
-            shadow.newest_write = now
-            if shadow.writes is None:
-                shadow.writes = np.zeros(len(access.allocation.bytes), np.int64)
-            clocks = shadow.writes
-        else:
-            shadow.newest_read = now
-            if shadow.reads is None:
-                shadow.reads = np.zeros(len(access.allocation.bytes), np.int64)
-            clocks = shadow.reads
-        if access.cells is None:
-            access.of(clocks)[...] = now
-        else:
-            clocks[access.index()] = now
+            shadow = allocation.shadow[stream] = Shadow(len(allocation.bytes))
+        shadow.note(access, now, self.host.get(stream, 0), writing=writing)
 
     @property
     def logged(self) -> int:

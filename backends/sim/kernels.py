@@ -1,4 +1,4 @@
-"""An engine's own kernels on the simulated device: what they touch, and if wanted what they do."""
+"""An engine's own kernels and host memory on the simulated device: what they touch, and if wanted what they do."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from slotline.backends.sim.host import HostBuffer
 from slotline.backends.sim.machine import Machine
 from slotline.backends.sim.memory import POISON
 from slotline.backends.sim.tensor import SimTensor, inside
@@ -58,11 +59,21 @@ class EngineKernels:
         )
         return backend.record(handle)
 
+    def host_buffer(self, shape: tuple[int, ...], dtype: str, name: str = "staging") -> HostBuffer:
+        """Page-locked host memory for the engine's own copies."""
+        return HostBuffer(self._backend, shape, dtype, name)
+
+    def name(self, tensor: SimTensor, name: str) -> None:
+        """What the memory of ``tensor`` is called in reports."""
+        self._backend.inspect(tensor)
+        tensor.machine.name(tensor.pointer, name, tensor.strides[0] if tensor.ndim else 0)
+
     def read(self, buffer: SimTensor, rows: Any = None, stream: Any = None) -> Download:
         """A kernel on ``stream`` that reads ``rows`` of ``buffer`` (a slice, a number, numbers; None: all).
 
         ``.array()`` of what it gives is what the kernel saw; only that waits.
         """
+        self._backend.inspect(buffer)
         found: list[NDArray[Any]] = []
         parts = _parts(buffer, rows)
 
@@ -73,6 +84,7 @@ class EngineKernels:
 
     def write(self, buffer: SimTensor, rows: Any = None, source: Any = 0, stream: Any = None) -> Event:
         """A kernel on ``stream`` that writes ``source``, as it is now, into each of ``rows`` of ``buffer`` (W2, W3)."""
+        self._backend.inspect(buffer)
         parts = _parts(buffer, rows)
         blocks = [values.from_host(source, part.dtype.name, part.shape) for part in parts]
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slotline.backends.sim.detector import Access, Clock, Detector
+from slotline.backends.sim.access import Access, region, scattered
+from slotline.backends.sim.detector import Clock, Detector
 from slotline.backends.sim.memory import Allocation, Memory
 from slotline.backends.sim.report import Operation, Race, stack
 from slotline.backends.sim.schedule import MODES, Point, Schedule
@@ -31,7 +32,9 @@ class Machine:
     def __init__(self, seed: int = 0, mode: str = "late", *, collect: bool = False, late: int | None = None) -> None:
         if mode not in MODES:
             raise ConfigError(f"mode is {mode!r}, allowed: {', '.join(MODES)}")
-        self.seed, self.mode, self.collect = seed, mode, collect
+        self.seed, self.mode, self.collect, self.late = seed, mode, collect, late
+        self.last_late: Operation | None = None
+        """The last of the operations that ``late`` lets run late."""
         self.races: list[Race] = []
         self.memory = Memory()
         self.lock = threading.RLock()
@@ -56,6 +59,7 @@ class Machine:
         with self.lock:
             self.require_stream(stream)
             self.schedule.remove(stream)
+            self.detector.remove(stream)
             self._known.discard(stream)
 
     def require_stream(self, stream: int) -> None:
@@ -139,6 +143,8 @@ class Machine:
             self.require_stream(stream)
             operation = Operation(name, f"stream {stream}", stack())
             race = self.detector.queued(stream, operation, reads, writes)
+            if self.schedule.queued + 1 == self.late:
+                self.last_late = operation
 
             def execute() -> None:
                 for access in (*reads, *writes):
@@ -159,8 +165,8 @@ class Machine:
 
     def host_touches(self, access: Access, *, writing: bool) -> None:
         with self.lock:
-            did = Operation("a write by the host" if writing else "a read by the host", "the host", stack())
-            self._found(self.detector.on_host(did, access, writing=writing))
+            what = "a write by the host" if writing else "a read by the host"
+            self._found(self.detector.on_host(what, access, writing=writing))
 
     def _found(self, race: Race | None) -> None:
         if race is None:
@@ -169,41 +175,58 @@ class Machine:
             raise race
         self.races.append(race)
 
+    def clashes(self, access: Access) -> bool:
+        """The host may not write these cells now: something queued that it does not know to be done touches them."""
+        with self.lock:
+            return self.detector.on_host("", access, writing=True) is not None
+
+    def released(self, address: int, nbytes: int) -> None:
+        """The host gives memory of the device or page-locked memory up; it is poisoned, which is a write."""
+        with self.lock:
+            found = self.memory.find(address)
+            if found is not None and nbytes:
+                access = self.region(address, (nbytes,), (1,), 1)
+                self._found(self.detector.on_host("the release of the memory", access, writing=True))
+                found.poison(address - found.base, nbytes)
+
     # -- cells
 
     def region(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> Access:
-        """Strided cells that begin at ``address``; ``DeviceError`` if they lie in no memory of the device."""
+        """Strided cells that begin at ``address``; ``DeviceError`` if they do not lie in one piece of memory."""
         allocation = self._require(address)
-        offset = address - allocation.base
-        last = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + itemsize
-        if 0 not in shape and last > len(allocation.bytes):
-            raise DeviceError(
-                "sim",
-                "access",
-                700,
-                "illegal address",
-                f"{last - len(allocation.bytes)} bytes behind {allocation.name}",
-            )
-        return Access(allocation, offset, shape, strides, itemsize)
+        found = region(allocation, address - allocation.base, shape, strides, itemsize)
+        if not found.is_empty:
+            self._inside(found)
+        return found
 
     def scattered(self, addresses: NDArray[np.int64], itemsize: int) -> list[Access]:
         """Cells at ``addresses``, all of one allocation."""
         if not addresses.size:
             return []
         allocation = self._require(int(addresses[0]))
-        return [Access(allocation, 0, itemsize=itemsize, cells=addresses - allocation.base)]
+        found = scattered(allocation, addresses - allocation.base, itemsize)
+        self._inside(found)
+        return [found]
 
     def array(self, array: NDArray[Any]) -> Access:
         """The cells of an array over the device's memory."""
         return self.region(array.__array_interface__["data"][0], array.shape, array.strides, array.itemsize)
 
+    def _inside(self, access: Access) -> None:
+        low, high = access.bounds
+        outside = max(-low, high - len(access.allocation.bytes))
+        if outside > 0:
+            where = f"{outside} bytes {'before' if -low == outside else 'behind'} {access.allocation.name}"
+            raise DeviceError("sim", "access", 700, "illegal address", where)
+
     def _require(self, address: int) -> Allocation:
         found = self.memory.find(address)
-        if found is None:
-            raise DeviceError("sim", "access", 700, "illegal address", f"no memory of the device at {address:#x}")
+        if found is None or found.freed:
+            what = f"no memory of the device at {address:#x}" if found is None else f"{found.name} was freed before"
+            raise DeviceError("sim", "access", 700, "illegal address", what)
         return found
 
     def name(self, address: int, name: str, row_nbytes: int = 0) -> None:
-        """What memory is called in reports, and how many bytes its rows have."""
+        """What the memory at ``address`` is called in reports, and how many bytes its rows have."""
         allocation = self._require(address)
-        allocation.name, allocation.row_nbytes = name, row_nbytes
+        allocation.call(address - allocation.base, name, row_nbytes)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import numpy as np
 from numpy.typing import NDArray
 
-from slotline.backends.sim.detector import Access
+from slotline.backends.sim.access import Access
 from slotline.backends.sim.machine import Machine
 from slotline.backends.sim.memory import POISON
 from slotline.core.errors import DeviceError
@@ -23,6 +23,8 @@ class SimRuntime(Runtime):
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self._current = threading.local()
+        self._in_flight: list[tuple[int, int]] = []
+        """Pageable memory that queued copies touch, from where to where."""
 
     def current_stream(self) -> int:
         return getattr(self._current, "stream", 0)
@@ -98,10 +100,7 @@ class SimRuntime(Runtime):
         self.machine.host_access(address, nbytes, writing=False)
 
     def released(self, address: int, nbytes: int) -> None:
-        with self.machine.lock:
-            found = self.machine.memory.find(address)
-            if found is not None:
-                found.poison(address - found.base, nbytes)
+        self.machine.released(address, nbytes)
 
     # -- copies
 
@@ -120,10 +119,26 @@ class SimRuntime(Runtime):
         with machine.lock:
             into, to = self._cells(dst, dst_pitch, width, height, on_device=way != Copy.DEVICE_TO_HOST)
             out_of, read = self._cells(src, src_pitch, width, height, on_device=way != Copy.HOST_TO_DEVICE)
-            if way == Copy.DEVICE_TO_HOST:
+            pageable = [r for r, known in ((_range(into), to), (_range(out_of), read)) if not known]
+
+            def run() -> None:
+                # The source is read now, when the copy runs: page-locked or not, whoever changed it before has lost.
+                np.copyto(into, out_of.copy())
+                for memory in pageable:
+                    self._in_flight.remove(memory)
+
+            if way == Copy.DEVICE_TO_HOST and self._is_idle(into, to):
                 into[...] = POISON  # nothing may be seen there before the copy has landed
-            # The source is read when the copy runs: page-locked or not, whoever changes it before has lost.
-            machine.enqueue(stream, f"a copy {_WAYS[way]}", lambda: np.copyto(into, out_of.copy()), read, to)
+            machine.require_stream(stream)
+            self._in_flight += pageable
+            machine.enqueue(stream, f"a copy {_WAYS[way]}", run, read, to)
+
+    def _is_idle(self, cells: NDArray[np.uint8], accesses: list[Access]) -> bool:
+        """Nothing that is queued touches the host memory, as far as the host knows."""
+        if accesses:
+            return not any(self.machine.clashes(access) for access in accesses)
+        low, high = _range(cells)
+        return all(end <= low or high <= start for start, end in self._in_flight)
 
     def _cells(
         self, address: int, pitch: int, width: int, height: int, *, on_device: bool
@@ -138,6 +153,11 @@ class SimRuntime(Runtime):
         access = self.machine.region(address, shape, strides, 1)
         flat = allocation.bytes[access.offset :]
         return np.lib.stride_tricks.as_strided(flat, shape, strides), [access]
+
+
+def _range(cells: NDArray[np.uint8]) -> tuple[int, int]:
+    start = cells.ctypes.data
+    return start, start + (cells.shape[0] - 1) * cells.strides[0] + cells.shape[1]
 
 
 _WAYS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 MODES = ("late", "random", "eager")
@@ -36,6 +36,8 @@ class Schedule:
         self.mode, self.draw = mode, random.Random(seed)
         self.late = late
         """Only so many operations run late, the rest at once; None: all. For shrinking."""
+        self._luck = self.draw.choice((0.01, 0.05, 0.2))
+        """How often a query makes something execute. A query that answers yes orders what comes, so it hides races."""
         self.queued = self.executed = 0
         self._streams: dict[int, deque[_Item]] = {}
         self._number = 0
@@ -76,8 +78,8 @@ class Schedule:
 
     def poll(self, point: Point) -> bool:
         """Whether the point has passed. Now and then something executes, so that one who asks on and on gets on."""
-        if not point.done and self.draw.random() < 0.2:
-            self._run_some(1)
+        if not point.done and self.draw.random() < self._luck:
+            self._run_some(self.draw.randint(1, 4))
         return point.done
 
     def run_to(self, point: Point) -> None:
@@ -138,7 +140,7 @@ class Schedule:
         while ready := self._ready(targets, targets):
             self._step(self.draw.choice(ready))
 
-    def _ready(self, streams: dict[int, object] | dict[int, int], targets: dict[int, int] | None = None) -> list[int]:
+    def _ready(self, streams: Iterable[int], targets: dict[int, int] | None = None) -> list[int]:
         """Streams whose next item can go, below its target if there are targets."""
         found = []
         for stream in streams:

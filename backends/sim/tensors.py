@@ -35,7 +35,7 @@ class SimTensors(DeviceTensors):
         nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
         with self.machine.lock:
             allocation = self.machine.memory.allocate(nbytes, "device", f"a tensor of {dtype} {list(shape)}")
-        allocation.row_nbytes = nbytes // shape[0] if len(shape) > 1 and shape[0] else kind.itemsize
+        allocation.call(0, allocation.name, nbytes // shape[0] if shape and shape[0] else 0)
         return SimTensor(self.machine, allocation, allocation.array(shape, kind))
 
     def inspect(self, tensor: Any) -> TensorInfo | None:

@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from slotline.core.discovery import discover
 from slotline.core.loading import load_backend_class
 
 MODES = ("late", "random")
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 class SimulationError(AssertionError):
-    """A loop failed on the simulated device. ``seed``, ``mode``: to run it again; the cause is chained."""
+    """A loop failed on the simulated device. ``seed``, ``mode``: to run it again; the cause is chained.
 
-    def __init__(self, seed: int, mode: str, late: int | None, cause: BaseException) -> None:
-        self.seed, self.mode, self.late, self.cause = seed, mode, late, cause
-        again = f"simulate(loop, seeds=[{seed}], modes=[{mode!r}])"
-        lines = [f"seed {seed}, mode {mode!r}: {type(cause).__name__}: {cause}", f"run it alone: {again}"]
-        if late == 0:
-            lines.append("it fails as well when nothing runs late: the order of execution does not matter")
-        elif late is not None:
-            lines.append(f"the fewest late operations with which it fails: the first {late}")
-        super().__init__("\n".join(lines))
+    ``late``: the fewest operations that must run late for it, None where that was not looked for; ``operation``: the
+    last of them.
+    """
+
+    def __init__(
+        self, text: str, seed: int, mode: str, cause: BaseException, late: int | None = None, operation: str = ""
+    ) -> None:
+        super().__init__(text)
+        self.seed, self.mode, self.cause, self.late, self.operation = seed, mode, cause, late, operation
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.seed, self.mode, self.late, self.cause)
+        return type(self), (str(self), self.seed, self.mode, self.cause, self.late, self.operation)
+
+
+def _text(seed: int, mode: str, cause: BaseException, late: int | None, operation: str) -> str:
+    said = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+    whole = traceback.extract_tb(cause.__traceback__)
+    frames = [f for f in whole if not f.filename.startswith(_PACKAGE) and "site-packages" not in f.filename]
+    lines = [f"seed {seed}, mode {mode!r}: {said}"]
+    if frames:
+        lines.append(f"the loop was at {Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}")
+    lines.append(f"run it alone: {_again(seed, mode)}")
+    if late == 0:
+        lines.append("it fails as well when nothing runs late: the order of execution does not matter")
+    elif late is not None:
+        lines += [f"it needs the first {late} operations to run late, and passes if this one does not:", operation]
+    return "\n".join(lines)
+
+
+def _again(seed: int, mode: str) -> str:
+    return f"simulate(loop, seeds=[{seed}], modes=[{mode!r}])"
 
 
 def simulate(
@@ -52,43 +74,56 @@ def simulate(
         raise ValueError("simulate needs at least one seed and one mode")
     device = load_backend_class(discover().plugins["sim"])
     for seed in numbers:
-        mode = modes[seed % len(modes)]
-        failed = _run(loop, device, seed, mode, None, options)
+        run = _Runs(loop, device, seed, modes[seed % len(modes)], options)
+        failed = run(None)
         if failed is not None:
-            late = _fewest(loop, device, seed, mode, options) if shrink else None
-            raise SimulationError(seed, mode, late, failed) from failed
+            late, operation = run.fewest() if shrink else (None, "")
+            text = _text(seed, run.mode, failed, late, operation)
+            raise SimulationError(text, seed, run.mode, failed, late, operation) from failed
 
 
-def _run(
-    loop: Callable[[Any], object], device: Any, seed: int, mode: str, late: int | None, options: dict[str, Any]
-) -> Exception | None:
-    """What the loop fails with."""
-    backend = device(seed=seed, mode=mode, late=late, **options)
-    try:
-        loop(backend)
-        backend.synchronize()
-    except Exception as error:  # noqa: BLE001  (the loop is the user's: whatever it raises is the finding)
-        return error
-    finally:
-        backend.abandon()
-    return None
+class _Runs:
+    """One loop under one seed, as often as wanted."""
 
+    def __init__(self, loop: Callable[[Any], object], device: Any, seed: int, mode: str, options: dict[str, Any]):
+        self.loop, self.device, self.seed, self.mode, self.options = loop, device, seed, mode, options
+        self.queued = 0
+        """Operations of the longest run so far."""
+        self.operation = ""
+        """The last of the operations that were to run late, of the last run that failed."""
 
-def _fewest(loop: Callable[[Any], object], device: Any, seed: int, mode: str, options: dict[str, Any]) -> int | None:
-    """How many operations must run late, the first ones; None if that cannot be told."""
+    def __call__(self, late: int | None) -> Exception | None:
+        """What the loop fails with when only the first ``late`` operations run late (None: all)."""
+        backend = self.device(seed=self.seed, mode=self.mode, late=late, **self.options)
+        try:
+            self.loop(backend)
+            backend.synchronize()
+        except Exception as error:  # noqa: BLE001  (the loop is the user's: whatever it raises is the finding)
+            self.operation = backend.last_late
+            return error
+        except BaseException as error:  # pytest's own, or the user stops it: as it is, but with the seed
+            error.add_note(f"seed {self.seed}, mode {self.mode!r}: {_again(self.seed, self.mode)}")
+            raise
+        finally:
+            self.queued = max(self.queued, backend.queued)
+            backend.abandon()
+        return None
 
-    def fails(late: int) -> bool:
-        return _run(loop, device, seed, mode, late, options) is not None
-
-    if fails(0):
-        return 0
-    high = 1
-    while not fails(high):
-        high *= 2
-        if high > 1 << 20:
-            return None
-    low = high // 2  # does not fail, high does
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if fails(middle) else (middle, high)
-    return high
+    def fewest(self) -> tuple[int | None, str]:
+        """How many operations must run late, the first ones, and the last of them; None if that cannot be told."""
+        if self(0) is not None:
+            return 0, ""
+        most = self.queued
+        passes, fails = 0, 1
+        while self(fails) is None:
+            if fails >= most:
+                return None, ""  # it does not fail again: the loop draws on more than the seed
+            passes, fails = fails, min(2 * fails, most)
+        operation = self.operation
+        while fails - passes > 1:
+            middle = (passes + fails) // 2
+            if self(middle) is None:
+                passes = middle
+            else:
+                fails, operation = middle, self.operation
+        return fails, operation

@@ -58,6 +58,7 @@ class SlotBatch:
         self.buffers = Buffers(layout, backend, self.stats, adopted)
         self.planner = Planner(layout, set(adopted), chosen if only is not None else None)
         self.buffers.fill_all("allocate")
+        backend.synchronize()  # once, so that a new batch may be used on any stream
 
     # -- looking at it
 

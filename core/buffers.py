@@ -127,8 +127,13 @@ class Buffers:
         layout, given, xp = self.layout, given or {}, self.backend.namespace
         device = {k: self.tensors[n] for k, n in names.items() if layout[n].on_device}
         if device:
+
+            def step(reads: Any, writes: Any) -> None:
+                run(xp, writes, **reads)
+
+            step.__qualname__ = operation  # for reports
             self.backend.launch(
-                lambda reads, writes: run(xp, writes, **reads),
+                step,
                 self.backend.upload(given, operation, self.stats),
                 device,
                 stats=self.stats,

@@ -43,16 +43,19 @@ class Flight(NamedTuple):
 
 
 class Engine:
-    """Serves requests until there are none. ``model``: a ``Model`` or a ``TorchModel`` (framework torch)."""
+    """Serves requests until there are none.
 
-    def __init__(self, options: Options, model: Any = None) -> None:
+    ``model``: a ``Model`` or a ``TorchModel`` (framework torch). ``backend``: another device than the host's memory; a
+    subclass says how its tensors come to the model (``own``).
+    """
+
+    def __init__(self, options: Options, model: Any = None, backend: sl.Backend | None = None) -> None:
         self.options = options
         config = options.batch_config()
         layout = sl.target_layout(config)
         if options.spec_method == "mtp":
             layout |= sl.mtp_layout(config)
-        backend = sl.load_backend("cpu", framework=options.framework)
-        self.batch = sl.SlotBatch(layout, backend)
+        self.batch = sl.SlotBatch(layout, backend or sl.load_backend("cpu", framework=options.framework))
         # The model's own arrays: torch's tensors as they are; paddle's through NumPy, which looks at the same memory.
         self.torch = options.framework == "torch"
         self.xp: Any = importlib.import_module("torch" if self.torch else "numpy")
@@ -163,7 +166,7 @@ class Engine:
         batch, running = self.batch, self.scheduler.running
         step = sl.prepare_step(batch)
         rows = {r: Row(running[r], batch.slot_of(r), r not in prefilled) for r in step.request_ids}
-        offered = self._copy(batch["draft_tokens"])[:, 1:]
+        offered = self.copy(batch["draft_tokens"])[:, 1:]
         hidden = self.model.forward(self.inputs(step), self.cache)
         picked = self.model.logits(hidden[self.own(step.logits_rows)]).argmax(-1)
         accept_tokens, accept_num = sl.verify_greedy(offered, self._by_slot(step, picked))
@@ -218,7 +221,8 @@ class Engine:
         """A tensor of the batch's framework as an array of the model's; no copy."""
         return tensor if self.torch else np.asarray(tensor)
 
-    def _copy(self, tensor: Any) -> Any:
+    def copy(self, tensor: Any) -> Any:
+        """The same in memory of its own."""
         return tensor.clone() if self.torch else np.array(tensor)
 
     # -- results

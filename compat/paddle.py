@@ -58,9 +58,9 @@ def device_count(kind: str) -> int | None:
         return int(paddle.device.cuda.device_count()) if paddle.is_compiled_with_cuda() else None
     if kind == "xpu":
         return int(paddle.device.xpu.device_count()) if paddle.is_compiled_with_xpu() else None
-    if kind not in paddle.device.get_all_custom_device_type():
+    if kind not in list(paddle.device.get_all_custom_device_type()):
         return None
-    return sum(name.split(":")[0] == kind for name in paddle.device.get_available_custom_device())
+    return sum(str(name).split(":")[0] == kind for name in paddle.device.get_available_custom_device())
 
 
 def foreign_stream(handle: int, kind: str, device: str) -> Any:

@@ -67,6 +67,10 @@ class DeviceTensors(ABC):
         """The bits of a tensor of the device as another dtype of the same width; no copy."""
         raise NotImplementedError
 
+    @abstractmethod
+    def current_stream(self) -> int:
+        """The handle of the framework's current stream in this thread."""
+
     def stream_of(self, stream: Any) -> int | None:
         """The handle of a stream object of the framework; None for anything else."""
         return None

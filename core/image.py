@@ -173,7 +173,7 @@ def _joined(axes: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def run(image: NDArray[np.uint8], meta: Meta, table: NDArray[np.int64], cells: Memory) -> None:
     """Apply an image from its raw bytes alone, as the kernels do."""
-    segments = image[meta.segments_at : meta.numbers_at]
+    segments = image[meta.segments_at : meta.numbers_at].tobytes()
     numbers = image[meta.numbers_at : meta.payload_at].view("<u4")
     payload = image[meta.payload_at : meta.work_at]
     work = image[meta.work_at : meta.work_at + 16 * meta.programs].view("<i4").reshape(-1, 4)

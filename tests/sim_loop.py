@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import slotline as sl
+from slotline.core.tasks import Task
 from slotline.testing.reference import ReferenceBatch, RefTicket
 
 CONFIG = sl.BatchConfig(
@@ -49,7 +50,7 @@ class Loop:
 
     def _insert(self) -> None:
         draw, ref = self.draw, self.reference
-        tasks: list[sl.Task] = []
+        tasks: list[Task] = []
         free = sum(row is None for row in ref.rows)
         for slot, row in list(ref.occupied()):
             fate = draw.random()

@@ -41,7 +41,7 @@ def compiled(architecture: str) -> bytes:
         cuda.call(nvrtc.nvrtcGetProgramLog, program, log)
         raise DeviceError("cuda", "nvrtcCompileProgram", int(status), status.name, log.decode(errors="replace").strip())
     what = "CUBIN" if architecture.startswith("sm_") else "PTX"
-    code = b" " * cuda.call(getattr(nvrtc, f"nvrtcGet{what}Size"), program)
+    code: bytes = b" " * cuda.call(getattr(nvrtc, f"nvrtcGet{what}Size"), program)
     cuda.call(getattr(nvrtc, f"nvrtcGet{what}"), program, code)
     return code
 

@@ -84,13 +84,7 @@ class PaddleTensors(DeviceTensors):
         return compat.from_numpy(array)
 
     def viewed(self, raw: Any, dtype: str, shape: tuple[int, ...]) -> Any:
-        """The bits of ``raw`` as cells of ``dtype``; of the device through a copy.
-
-        ``view`` of a slice takes the slice's offset for one of the new dtype (3.3.1), and looks beside it.
-        """
-        if dtype != "uint8":
-            raw = raw.clone().view(dtype)
-        return raw.reshape(list(shape))
+        return viewed(raw, dtype, shape)
 
     def copy(self, dst: Any, src: Any) -> None:
         if src.ndim > dst.ndim:
@@ -157,6 +151,16 @@ class PaddleTensors(DeviceTensors):
 
     def namespace(self) -> Any:
         return compat.namespace()
+
+
+def viewed(raw: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+    """The bits of ``raw``, uint8, as cells of ``dtype``, through a copy.
+
+    ``view`` of a slice takes the slice's offset for one of the new dtype (3.3.1), and looks beside it.
+    """
+    if dtype != "uint8":
+        raw = raw.clone().view(dtype)
+    return raw.reshape(list(shape))
 
 
 def require_device(kind: str, index: int) -> None:

@@ -1,6 +1,7 @@
 """The apply kernel in Triton: the same work, cell for cell, as the CUDA C of ``cuda.kernel``. Imports Triton."""
 
-# Annotations are not postponed here: Triton reads those of its kernels.
+# mypy: ignore-errors
+# Triton has its own language: annotations are read by it, so they are not postponed, and types are not Python's.
 from typing import Any
 
 import triton
@@ -12,7 +13,7 @@ from slotline.core.image import CELLS
 @triton.jit
 def _move(
     at: Any, payload: Any, source: Any, bits: Any, mask: Any, copies: Any, kind: tl.constexpr, width: tl.constexpr
-):  # type: ignore[no-untyped-def]
+):
     """Cells of one width, at the addresses ``at``: from the payload where ``copies``, else the bits of a fill."""
     where = (payload + source * width).to(tl.pointer_type(kind))
     copied = tl.load(where, mask=mask & copies, other=0)
@@ -20,7 +21,7 @@ def _move(
 
 
 @triton.jit(do_not_specialize=["image", "table", "numbers_at", "payload_at", "work_at"])
-def apply_kernel(image, table, numbers_at, payload_at, work_at, cells: tl.constexpr):  # type: ignore[no-untyped-def]
+def apply_kernel(image, table, numbers_at, payload_at, work_at, cells: tl.constexpr):
     """One program handles one entry of the work list: ``cells`` cells of a segment's rows x extent.
 
     ``image``, ``table``: addresses; the format is that of docs/packet.md.

@@ -80,6 +80,9 @@ class SimTensors(DeviceTensors):
                 [self.machine.array(into)],
             )
 
+    def current_stream(self) -> int:
+        return self.runtime.current_stream()
+
     @contextmanager
     def running(self, stream: int) -> Iterator[None]:
         with self.runtime.on_stream(stream):

@@ -24,7 +24,7 @@ class XpuBackend(StreamedBackend):
     def __init__(self, *, framework: str | None = None, vendor: str | None = None, **options: Any) -> None:
         _require_match(vendor, framework)
         super().__init__(framework=_FRAMEWORKS[vendor or "kunlun"], vendor=vendor, **options)
-        parts = (kunlun if self.vendor == "kunlun" else intel).make(self.device)
+        parts = kunlun.make(self.device) if self.vendor == "kunlun" else intel.make(self.device)
         self.abilities = parts.abilities
         self.start(parts.runtime, parts.tensors, parts.applier)
 
@@ -37,7 +37,7 @@ class XpuBackend(StreamedBackend):
         if vendor is None:
             raise BackendUnavailable(f"xpu stands for {' and '.join(cls.vendors)}; choose with SLOTLINE_VENDOR")
         _require_match(vendor, framework)
-        return (kunlun if vendor == "kunlun" else intel).find(device)
+        return kunlun.find(device) if vendor == "kunlun" else intel.find(device)
 
 
 def _require_match(vendor: str | None, framework: str | None) -> None:

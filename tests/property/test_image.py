@@ -79,7 +79,12 @@ def test_i3_no_insertion_writes_a_cell_twice(data: st.DataObject) -> None:
     ref, batch = ReferenceBatch(layout), sl.SlotBatch(layout, sl.load_backend("cpu"))
     packets: list[sl.Packet] = []
     apply = batch.buffers.apply
-    batch.buffers.apply = lambda packet, stream: (packets.append(packet), apply(packet, stream))[1]  # type: ignore[method-assign]
+
+    def spy(packet: sl.Packet, stream: Any) -> sl.Event:
+        packets.append(packet)
+        return apply(packet, stream)
+
+    batch.buffers.apply = spy  # type: ignore[method-assign]
     for _ in range(4):
         tasks = data.draw(some.calls(ref))
         sl.insert_tasks(batch, tasks)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sim_loop import Loop
 
-from slotline.core import staging, streamed, streams, ticket, transfers
+from slotline.core import staging, streamed, streams, strided, ticket, transfers, values
 from slotline.core.device import DONE
 from slotline.core.runtime import Copy
 from slotline.testing.simulate import simulate
@@ -36,8 +36,8 @@ def source_not_copied(patch: Patch) -> None:
         same = isinstance(src, np.ndarray) and (src.dtype, src.shape) == (np.dtype(dtype), shape)
         return src if same else original(src, dtype, shape, checked)
 
-    original = streamed.values.from_host
-    patch.setattr(streamed.values, "from_host", from_host)
+    original = values.from_host
+    patch.setattr(values, "from_host", from_host)
     patch.setattr(transfers.Transfers, "put", put)
 
 
@@ -70,7 +70,7 @@ def no_epoch_check(patch: Patch) -> None:
 def strided_taken_for_contiguous(patch: Patch) -> None:
     def runs(info: Any) -> Any:
         nbytes = int(np.prod(info.shape)) * np.dtype(info.dtype).itemsize
-        return [streamed.strided.Run(0, nbytes, 0, nbytes, nbytes, 1)]
+        return [strided.Run(0, nbytes, 0, nbytes, nbytes, 1)]
 
     patch.setattr(streamed, "_runs", runs)
 

@@ -19,16 +19,10 @@ from slotline.backends.sim.kernels import queue_launch
 from slotline.backends.sim.machine import Machine
 from slotline.backends.sim.runtime import SimRuntime
 from slotline.backends.sim.tensors import SimTensors
+from slotline.compat import cuda
 from slotline.core.errors import DeviceError
 from slotline.core.host_memory import host_bytes
 from slotline.core.runtime import Copy
-
-
-class FakeTensors(SimTensors):
-    """The simulated device's tensors in the place of torch's."""
-
-    def current_stream(self) -> int:
-        return self.runtime.current_stream()
 
 
 class Backend(CudaBackend):
@@ -54,7 +48,7 @@ def cuda_backend(seed: int = 0, mode: str = "late", **options: Any) -> Iterator[
     machine = Machine(seed, mode)
     with fake_cuda.installed(machine) as fake, pytest.MonkeyPatch.context() as patch:
         patch.setattr(apply_nvrtc, "compiled", lambda architecture: b"code for " + architecture.encode())
-        patch.setattr(parts, "make_tensors", lambda framework, device: FakeTensors(fake.sim))
+        patch.setattr(parts, "make_tensors", lambda framework, device: SimTensors(fake.sim))
         patch.setattr(parts, "find_spec", lambda name: None)
         patch.setattr(parts, "_applier", lambda framework, runtime, device, tensors: (
             apply_nvrtc.NvrtcApplier(runtime, device, tensors.inspect), []))  # fmt: skip
@@ -90,10 +84,10 @@ def test_i4_one_copy_one_kernel_no_wait(monkeypatch: pytest.MonkeyPatch) -> None
         batch = sl.SlotBatch(LAYOUT, backend)
         batch.stats.clear()
         fake.calls.clear()
-        launches = fake_cuda.cuda.driver().launches
+        launches = cuda.driver().launches
         sl.insert_tasks(batch, [sl.PrefillTask(sl.Request(f"r{i}", [3, 4, 5]), 0, 3, [i]) for i in range(4)])
         assert fake.calls.count("cudaMemcpyAsync") == 1
-        assert fake_cuda.cuda.driver().launches - launches == 1
+        assert cuda.driver().launches - launches == 1
         waits = {"cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy2DAsync", "cudaMalloc", "cudaFree"}
         assert not waits & set(fake.calls[1:]) - {"cudaMalloc"}  # the ring's twin is made at the first packet
         assert (batch.stats["transfers"], batch.stats["kernels"], batch.stats["host_synchronisations"]) == (1, 1, 0)
@@ -157,7 +151,12 @@ def test_c67_every_form_of_a_stream_reaches_the_copy_call(form: str, monkeypatch
         stream = backend.new_stream()
         got: list[int] = []
         copy = fake.sim.copy
-        monkeypatch.setattr(fake.sim, "copy", lambda *arguments: (got.append(arguments[-1]), copy(*arguments))[1])
+
+        def spy(*arguments: Any) -> None:
+            got.append(arguments[-1])
+            copy(*arguments)
+
+        monkeypatch.setattr(fake.sim, "copy", spy)
         backend.async_set_value(target, [1, 2, 3, 4], stream=FORMS[form](stream)).sync()
         backend.async_set_value(target, [1, 2, 3, 4])
         assert got == [stream, 0]

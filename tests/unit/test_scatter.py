@@ -28,9 +28,10 @@ def scatter(framework: str, backend: Backend, raw: Any) -> ScatterApplier:
             lambda part, dtype, shape: part.view(getattr(module, dtype)).reshape(shape),
             lambda tensor, dtype: tensor.view(getattr(module, dtype)),
         )
-    from slotline.backends.shared.paddle_tensors import recast, viewed
+    from slotline.backends.shared.paddle_tensors import viewed
 
-    return ScatterApplier(backend.namespace, lambda address, nbytes: raw[:nbytes], viewed, recast)
+    # paddle has no unsigned dtypes that would have to be recast
+    return ScatterApplier(backend.namespace, lambda address, nbytes: raw[:nbytes], viewed, lambda tensor, dtype: None)
 
 
 def test_b8_scatters_write_what_the_packet_writes(framework: str, cpu: sl.Backend) -> None:

@@ -135,7 +135,8 @@ def errors(library: XpuRt) -> dict[str, Any]:
     found["host source"] = backend.read(target).tolist()
     sl.async_set_value(target, target[:1])
     found["overlap"] = backend.read(target).tolist()
-    own = paddle.device.Stream("late:0")
+    device: Any = paddle.device
+    own = device.Stream("late:0")
     sl.async_set_value(target, [1, 2, 3, 4], stream=own).sync()
     found["own stream"] = backend.read(target).tolist()
     return found
@@ -156,4 +157,5 @@ if __name__ == "__main__":
     case, path = sys.argv[1:3]
     LIBRARY = ctypes.CDLL(path)
     with_library = XpuRt(path if not case.endswith("-plain") else "libxpurt-that-is-missing.so")
-    print(json.dumps(globals()[case.removesuffix("-plain")](with_library)))
+    chosen: Any = globals()[case.removesuffix("-plain")]
+    print(json.dumps(chosen(with_library)))

@@ -33,6 +33,19 @@ settings.register_profile("thorough", max_examples=2000, **_COMMON)
 settings.load_profile(os.environ.get("SLOTLINE_HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "dev"))
 
 
+HARDWARE = {"gpu": "a CUDA device", "kunlun": "a Kunlun XPU", "intel": "an Intel GPU"}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests of hardware run only when they are asked for."""
+    for mark, device in HARDWARE.items():
+        if mark not in config.option.markexpr:
+            skip = pytest.mark.skip(reason=f"needs {device}: python -m pytest -m {mark} tests")
+            for item in items:
+                if item.get_closest_marker(mark):
+                    item.add_marker(skip)
+
+
 @pytest.fixture(scope="session", params=FRAMEWORKS)
 def framework(request: pytest.FixtureRequest) -> str:
     """Each framework's name; one that is not installed skips, or fails where all of them are required."""

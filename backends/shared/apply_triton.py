@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -59,6 +60,8 @@ class TritonApplier(Applier):
 
 def usable() -> ModuleType:
     """The kernel's module. ``BackendUnavailable``: Triton is missing, broken, or drives no device here."""
+    if find_spec("triton") is None:
+        raise BackendUnavailable("triton is not installed; it comes with torch's builds for GPUs")
     triton = find("triton", "torch")
     try:
         interprets = bool(triton.knobs.runtime.interpret)

@@ -110,10 +110,14 @@ class TorchTensors(DeviceTensors):
             return found
         raise ValueError(f"stream {handle} is none of torch's on {self.device}; pass torch's own stream object")
 
+    def quiet(self) -> Any:
+        """No gradients; and what an engine made in inference mode may be written, as what it made outside."""
+        return self.torch.inference_mode()
+
     @contextmanager
     def running(self, stream: int) -> Iterator[None]:
         here = stream == self.current_stream()
-        with self.torch.inference_mode(), nullcontext() if here else self.module.stream(self.stream_object(stream)):
+        with self.quiet(), nullcontext() if here else self.module.stream(self.stream_object(stream)):
             yield
 
     def namespace(self) -> Any:

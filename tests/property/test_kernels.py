@@ -86,7 +86,7 @@ def test_cuda_c_over_several_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100", "compute_80"])
 def test_cuda_c_compiles_without_a_driver(architecture: str) -> None:
-    require("cuda.bindings")
+    require("cuda")
     from slotline.backends.cuda.apply_nvrtc import compiled
 
     try:

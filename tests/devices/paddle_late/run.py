@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -121,11 +122,12 @@ def errors(library: XpuRt) -> dict[str, Any]:
         found["code"] = [error.operation, error.code]
     target = backend.empty([("t", (4,), "int64")])["t"]
     cpu = paddle.zeros([4], dtype="int64").cpu()
-    for name, call in {
+    calls: dict[str, Callable[[], Any]] = {
         "foreign": lambda: sl.async_set_value(target, paddle.arange(4), stream=12345),
         "host destination": lambda: backend.async_set_value(cpu, 1),
         "dtype": lambda: backend.async_set_value(target, 0.5),
-    }.items():
+    }
+    for name, call in calls.items():
         try:
             call()
             found[name] = "accepted"

@@ -17,7 +17,7 @@ def blocks(path: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/steps.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/steps.md", "docs/sim.md"])
 def test_the_first_program_prints_the_first_output(name: str) -> None:
     program, output = blocks(ROOT / name, "python")[0], blocks(ROOT / name, "text")[0]
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

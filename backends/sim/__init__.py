@@ -78,6 +78,20 @@ class SimBackend(StreamedBackend):
         """An event behind what is queued on ``stream`` now; ``event.wait(other)``, ``event.sync()``."""
         return self._event(self.stream(stream))
 
+    def read(self, tensor: Any, operation: Any = "read", stats: Any = None, *, rows: Any = None) -> Any:
+        """``read(tensor)``: a host copy after all queued work, an array.
+
+        ``read(buffer, rows, stream)``: a kernel of the engine on ``stream`` that reads ``rows``, see
+        ``EngineKernels.read``; it gives a ``Download``, and nothing waits.
+        """
+        if rows is None and isinstance(operation, str):
+            return super().read(tensor, operation, stats)
+        return self.engine.read(tensor, operation if rows is None else rows, stats)
+
+    def write(self, buffer: SimTensor, rows: Any = None, source: Any = 0, stream: Any = None) -> Event:
+        """A kernel of the engine on ``stream`` that writes ``source`` into ``rows``: ``EngineKernels.write``."""
+        return self.engine.write(buffer, rows, source, stream)
+
     @functools.cached_property
     def engine(self) -> EngineKernels:
         """``read``, ``write`` and ``kernel``: an engine's own kernels on the simulated device."""

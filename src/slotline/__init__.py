@@ -1,5 +1,6 @@
 """slotline: puts the tasks of an LLM engine's scheduler into its device buffers, as one transaction and one packet."""
 
+import typing as _typing
 from importlib.metadata import PackageNotFoundError, version
 
 from slotline.core.backend import Abilities, Backend, Download, Event, Probe, TensorInfo
@@ -39,6 +40,19 @@ from slotline.core.step import Packed, Step, prepare_step
 from slotline.core.stop import FinishReason, StopMatch, match_stop
 from slotline.core.tasks import AbortTask, DecodeTask, FinishTask, PreemptTask, PrefillTask, Request
 from slotline.core.ticket import Ticket
+
+if _typing.TYPE_CHECKING:
+    from slotline import testing as testing
+else:
+
+    def __getattr__(name: str) -> _typing.Any:
+        """``slotline.testing``, imported when it is asked for: engines do not need it."""
+        if name == "testing":
+            from importlib import import_module
+
+            return import_module("slotline.testing")
+        raise AttributeError(f"module 'slotline' has no attribute {name!r}")
+
 
 try:
     __version__ = version("slotline")

@@ -16,6 +16,7 @@ import host_kernel
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from packets import LAYOUT, filled, info, segments, written
 
 import slotline as sl
@@ -114,3 +115,35 @@ def test_triton_writes_what_the_packet_writes() -> None:
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "packets were applied" in done.stdout
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", ["triton", "nvrtc", "scatter"])
+def test_b8_random_packets_on_a_gpu(way: str) -> None:
+    """``python -m pytest -m gpu tests``"""
+    from slotline.backends.cuda import parts
+    from slotline.backends.cuda.apply_nvrtc import NvrtcApplier
+
+    backend: Any = sl.load_backend("cuda", framework="torch")
+    torch = backend.tensors.torch
+    if way == "nvrtc":
+        backend.applier = NvrtcApplier(backend.runtime, 0, backend.tensors.inspect)
+    elif way == "scatter":
+        runtime = parts._alone("torch", backend.tensors)
+        backend.start(runtime, backend.tensors, parts._scatter("torch", runtime, backend.tensors))
+    assert backend.applier.name == way
+
+    @given(segments(), st.booleans())
+    def packets(parts: list[Segment], loose: bool) -> None:
+        packet, tensors = sl.Packet(LAYOUT, parts, "test"), []
+        for f in LAYOUT:
+            shape, step = LAYOUT.shape(f.name), 2 if loose else 1
+            base = torch.zeros([step * n for n in shape], dtype=getattr(torch, f.dtype), device="cuda:0")
+            view = base[tuple(slice(None, None, step) for _ in shape)]
+            view.fill_(f.fill)
+            tensors.append(view)
+        backend.apply(packet, tensors)
+        for f, tensor, want in zip(LAYOUT, tensors, written(packet), strict=True):
+            assert backend.read(tensor).tobytes() == want.tobytes(), f.name
+
+    packets()

@@ -6,6 +6,7 @@ import pytest
 
 import slotline as sl
 from slotline.testing.counters import assert_no_sync
+from slotline.testing.fixtures import assert_no_sync as as_fixture  # noqa: F401  (pytest finds it here)
 
 
 class Counted:
@@ -49,3 +50,13 @@ def test_o_a_batch_counts_with_its_backend() -> None:
 def test_o_nothing_to_count_is_an_error() -> None:
     with pytest.raises(TypeError, match="pass the batch"), assert_no_sync():
         pass
+
+
+def test_o_it_is_a_fixture_too(request: pytest.FixtureRequest) -> None:
+    assert request.getfixturevalue("assert_no_sync") is assert_no_sync
+
+
+def test_the_face_has_the_testing_tools_when_they_are_asked_for() -> None:
+    assert sl.testing.assert_no_sync is assert_no_sync
+    with pytest.raises(AttributeError, match="no attribute 'testin'"):
+        sl.testin  # type: ignore[attr-defined]  # noqa: B018

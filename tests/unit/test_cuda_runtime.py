@@ -121,6 +121,30 @@ def test_w4_w6_inserting_while_a_graph_is_captured_is_an_error() -> None:
         backend.close()
 
 
+@pytest.mark.parametrize("call", ["copy", "record", "wait"])
+def test_w9_i1_a_call_that_fails_leaves_nothing_half_done(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever call of the device fails: the host knows of no insertion, and the staging memory is whole again."""
+    with cuda_backend(staging_bytes=8192) as (backend, fake):
+        batch = sl.SlotBatch(LAYOUT, backend)
+        sl.insert_tasks(batch, [sl.PrefillTask(sl.Request("a", [3, 4]), 0, 2, [1])])
+        before = batch.occupied, batch.launch_tokens
+
+        def fails(*arguments: Any) -> None:
+            raise DeviceError("fake", "call", 700, None)
+
+        for _ in range(30):  # more than the ring has room for
+            with monkeypatch.context() as patch:
+                patch.setattr(fake.sim, call, fails)
+                with pytest.raises(DeviceError, match=r"failed with 700 \(cudaErrorIllegalAddress\)"):
+                    sl.insert_tasks(batch, [sl.PrefillTask(sl.Request("b", [5, 6]), 0, 2, [2])])
+            assert (batch.occupied, batch.launch_tokens) == before
+        backend.synchronize()
+        assert backend.retained == 0
+        sl.insert_tasks(batch, [sl.PrefillTask(sl.Request("b", [5, 6]), 0, 2, [2])])
+        assert backend.read(batch["input_ids"])[1, :2].tolist() == [5, 6]
+        backend.close()
+
+
 class WithInt:
     def __init__(self, number: int) -> None:
         self.number = number

@@ -157,3 +157,15 @@ def test_a_block_of_several_buffers_has_a_name_for_each() -> None:
     sim.engine.write(block, rows=slice(0, 8), stream=sim.new_stream())
     with pytest.raises(sl.SlotlineError, match="race on values, rows 1 to 2: "):
         sim.engine.read(block[5:7])
+
+
+def test_read_and_write_with_rows_and_a_stream_are_kernels() -> None:
+    sim = simulated(3)
+    x, side = sim.empty([("x", (4, 2), "int32")])["x"], sim.new_stream()
+    sim.write(x, source=1, stream=side)
+    sim.write(x, rows=[1, 3], source=7, stream=side)
+    seen = sim.read(x, slice(1, 3), side)
+    assert not seen.is_done
+    assert seen.array().tolist() == [[7, 7], [1, 1]]
+    assert sim.read(x, rows=3).array().tolist() == [7, 7]
+    assert sim.read(x).tolist() == [[1, 1], [7, 7], [1, 1], [7, 7]]  # after all queued work

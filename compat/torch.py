@@ -68,9 +68,9 @@ def namespace(device: Any = None) -> Any:
     def where(condition: Any, x: Any, y: Any) -> Any:
         """One branch may be a Python number: it takes the other's dtype, as the standard says since 2024."""
         if not isinstance(x, torch.Tensor):
-            x = torch.full((), x, dtype=y.dtype)
+            x = torch.full((), x, dtype=y.dtype, device=y.device)  # of the host it would be copied over, with a wait
         elif not isinstance(y, torch.Tensor):
-            y = torch.full((), y, dtype=x.dtype)
+            y = torch.full((), y, dtype=x.dtype, device=x.device)
         return torch.where(condition, *_promoted(x, y))
 
     def _promoted(x: Any, y: Any) -> tuple[Any, Any]:

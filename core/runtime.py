@@ -7,6 +7,7 @@ raises ``DeviceError``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from enum import IntEnum
 from typing import Any
 
@@ -28,6 +29,10 @@ class Runtime(ABC):
     def tensor_at(self, address: int, nbytes: int) -> Any:
         """Own memory of the device as a uint8 tensor of the framework; where the framework applies packets."""
         raise NotImplementedError
+
+    def on_device(self) -> AbstractContextManager[Any]:
+        """Inside, the device is this thread's current one, for calls that go past this interface."""
+        return nullcontext()
 
     # -- streams
 

@@ -90,9 +90,10 @@ class NvrtcApplier(Applier):
             code = compiled(f"sm_{capability}")
         except DeviceError:  # a compiler older than the device: its newest PTX, which the driver finishes
             code = compiled("compute_80")
-        self._runtime.synchronize()  # makes the device's context current in this thread
-        self._module = cuda.call(self._driver.cuModuleLoadData, code)
-        return cuda.call(self._driver.cuModuleGetFunction, self._module, NAME.encode())
+        with self._runtime.on_device():
+            self._runtime.synchronize()  # makes the device's context current in this thread
+            self._module = cuda.call(self._driver.cuModuleLoadData, code)
+            return cuda.call(self._driver.cuModuleGetFunction, self._module, NAME.encode())
 
     def bind(self, layout: BufferLayout, buffers: Sequence[Any]) -> Table:
         infos: list[TensorInfo | None] = [None if b is None else self._inspect(b) for b in buffers]
@@ -100,8 +101,11 @@ class NvrtcApplier(Applier):
 
     def run(self, image: Image, address: int, bound: Table, stream: int) -> int:
         meta = image.meta
+        if not meta.programs:
+            return 0
         values = (address, bound.address, meta.numbers_at, meta.payload_at, meta.work_at)
         grid, block = (meta.programs, 1, 1), (THREADS, 1, 1)
         launch = self._driver.cuLaunchKernel
-        cuda.call(launch, self._function, *grid, *block, 0, stream, (values, _TYPES), 0)
+        with self._runtime.on_device():
+            cuda.call(launch, self._function, *grid, *block, 0, stream, (values, _TYPES), 0)
         return 1

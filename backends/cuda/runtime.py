@@ -34,7 +34,7 @@ class CudaRuntime(Runtime):
         return cuda.call(getattr(self._module, name), *arguments)
 
     @contextmanager
-    def _on_device(self) -> Iterator[None]:
+    def on_device(self) -> Iterator[None]:
         """The device is this thread's current one; handle 0 is the default stream of whichever is."""
         before = int(self._call("cudaGetDevice"))
         if before == self.device:
@@ -47,7 +47,7 @@ class CudaRuntime(Runtime):
             self._call("cudaSetDevice", before)
 
     def _here(self, name: str, *arguments: Any) -> Any:
-        with self._on_device():
+        with self.on_device():
             return self._call(name, *arguments)
 
     # -- streams

@@ -116,8 +116,9 @@ class TorchTensors(DeviceTensors):
 
     @contextmanager
     def running(self, stream: int) -> Iterator[None]:
-        here = stream == self.current_stream()
-        with self.quiet(), nullcontext() if here else self.module.stream(self.stream_object(stream)):
+        index, here = self.device.index, stream == self.current_stream()
+        device = nullcontext() if self.module.current_device() == index else self.module.device(index)
+        with self.quiet(), device, nullcontext() if here else self.module.stream(self.stream_object(stream)):
             yield
 
     def namespace(self) -> Any:

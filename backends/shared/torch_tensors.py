@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from numpy.typing import NDArray
 
+from slotline.backends.shared.framework_runtime import FrameworkTensors, StreamBook
 from slotline.backends.shared.torch_look import TorchLook
 from slotline.compat import torch as compat
 from slotline.compat.numpy import enable_bfloat16
 from slotline.core.device import TensorInfo
-from slotline.core.device_tensors import DeviceTensors
 from slotline.core.errors import BackendUnavailable
 from slotline.core.host_memory import over_memory
 
-_HANDLES = ("cuda_stream", "sycl_queue", "stream_id")
-"""Where the native handle of a stream of torch stands, by device."""
 
-
-class TorchTensors(DeviceTensors):
+class TorchTensors(FrameworkTensors):
     """``kind`` is torch's name of the device: ``cuda``, ``xpu``; ``index`` which of them."""
 
     framework = "torch"
@@ -33,7 +29,7 @@ class TorchTensors(DeviceTensors):
         self.versions = {"torch": self.look.version}
         self.module = compat.device_module(kind)
         self._host = TorchLook("cpu")
-        self._seen = threading.local()
+        self.streams = StreamBook(("cuda_stream", "sycl_queue", "stream_id"))  # by device
 
     # -- tensors
 
@@ -76,37 +72,24 @@ class TorchTensors(DeviceTensors):
     # -- streams
 
     def current_stream(self) -> int:
-        """The handle of torch's current stream in this thread."""
-        return self._remember(self.module.current_stream(self.device.index))
+        return self.streams.remember(self.module.current_stream(self.device.index))
 
     def stream_of(self, stream: Any) -> int | None:
         if not isinstance(stream, self.torch.Stream):
             return None
         if stream.device != self.device:
             raise ValueError(f"stream is one of {stream.device}, allowed: streams of {self.device}")
-        return self._remember(stream)
-
-    def _remember(self, stream: Any) -> int:
-        handle = next(int(getattr(stream, name)) for name in _HANDLES if hasattr(stream, name))
-        self._streams()[handle] = stream
-        return handle
-
-    def _streams(self) -> dict[int, Any]:
-        """This thread's stream objects by handle."""
-        found: dict[int, Any] | None = getattr(self._seen, "streams", None)
-        if found is None:
-            found = self._seen.streams = {}
-        return found
+        return self.streams.remember(stream)
 
     def stream_object(self, handle: int) -> Any:
-        """torch's object for a native handle; ``ValueError`` where this torch cannot make one of a foreign handle."""
-        found = self._streams().get(handle)
+        found = self.streams.get(handle)
         if found is not None:
             return found
         if handle == 0 and hasattr(self.module, "default_stream"):
             return self.module.default_stream(self.device.index)
         if hasattr(self.module, "ExternalStream"):
-            found = self._streams()[handle] = self.module.ExternalStream(handle, device=self.device)
+            found = self.module.ExternalStream(handle, device=self.device)
+            self.streams.remember(found)
             return found
         raise ValueError(f"stream {handle} is none of torch's on {self.device}; pass torch's own stream object")
 

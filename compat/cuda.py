@@ -7,8 +7,10 @@ which warns where both exist, is never touched there. What imports decides, not 
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
+import sys
 import warnings
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
@@ -32,6 +34,15 @@ _DOCS = "install NVIDIA's driver, or choose another backend"
 
 class NoDriver(BackendUnavailable):
     """The bindings are there, the driver is not."""
+
+
+def require_driver() -> None:
+    """``NoDriver`` unless the driver's library can be loaded: a cheap question, before a framework is imported."""
+    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+    try:
+        ctypes.CDLL(name)
+    except OSError as error:
+        raise NoDriver(f"no CUDA driver: {name} cannot be loaded ({error}); {_DOCS}") from error
 
 
 def runtime() -> ModuleType:

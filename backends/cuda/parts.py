@@ -31,12 +31,11 @@ def find(framework: str | None, device: int) -> Probe:
     """Whether a GPU can be used; the cheap questions first, since a framework takes seconds to import."""
     name = choose_framework(framework)
     versions: dict[str, str] = {}
+    cuda.require_driver()
     try:
         count = int(cuda.call(cuda.runtime().cudaGetDeviceCount))
         versions["bindings"] = cuda.version()
-    except cuda.NoDriver as error:
-        return Probe(usable=False, reason=str(error), versions={"bindings": cuda.version()})
-    except DeviceError as error:  # a driver without a device, say
+    except (cuda.NoDriver, DeviceError) as error:  # a driver without a device, say
         return Probe(usable=False, reason=str(error), versions={"bindings": cuda.version()})
     except BackendUnavailable as error:
         if find_spec(name) is None:

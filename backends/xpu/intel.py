@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotline.backends.shared.parts import Parts
+from slotline.backends.xpu.nodes import require_node
 from slotline.core.applier import Applier
 from slotline.core.device import Abilities, Probe
 from slotline.core.errors import BackendUnavailable
@@ -22,6 +23,7 @@ def find(device: int) -> Probe:
     """Whether an Intel GPU can be used."""
     from slotline.backends.shared.torch_tensors import require_device
 
+    require_node("an Intel GPU", "/dev/dri", "/dev/dxg")
     if find_spec("torch") is None:
         reason = "torch is not installed; install its build for Intel GPUs (torch's start page tells the command)"
         return Probe(usable=False, reason=reason)

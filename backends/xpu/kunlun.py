@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from slotline.backends.shared.parts import Parts
+from slotline.backends.xpu.nodes import require_node
 from slotline.backends.xpu.xpurt import XpuRt
 from slotline.core.device import Abilities, Probe
 from slotline.core.runtime import Copy
@@ -21,6 +22,7 @@ def find(device: int) -> Probe:
     """Whether a Kunlun XPU can be used."""
     from slotline.backends.shared.paddle_tensors import require_device
 
+    require_node("a Kunlun XPU", "/dev/xpu0", "/dev/xpuctrl")
     if find_spec("paddle") is None:
         reason = "paddle is not installed; its build for Kunlun comes from the vendor, no public index has it"
         return Probe(usable=False, reason=reason)

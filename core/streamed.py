@@ -7,7 +7,9 @@ runs on the compute stream behind the copy's event, and therefore behind every r
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,6 +49,8 @@ class StreamedBackend(Backend):
         self.transfers = Transfers(
             runtime, self.staging_bytes, pinned=pinned, own_stream=copy_stream and not waits, waits=waits
         )
+        # A backend that is dropped gives its memory back; at the end of the process the system does.
+        weakref.finalize(self, _close, self.transfers).atexit = False
 
     # -- tensors
 
@@ -154,8 +158,7 @@ class StreamedBackend(Backend):
         image = Image(packet)
         with self.tensors.running(handle), self.transfers.sent(image, handle, packet.operation, counted) as arrived:
             counted.add("kernels", packet.operation, self.applier.run(image, arrived.address, bound, handle))
-        if not isinstance(buffers, Bound):
-            self.transfers.retain(arrived.event, (buffers, bound))
+        self.transfers.retain(arrived.event, (buffers, bound))  # whoever drops the batch meanwhile
         return arrived.event
 
     def bind(self, layout: BufferLayout, buffers: Sequence[Any]) -> Bound:
@@ -255,6 +258,11 @@ class StreamedBackend(Backend):
     def close(self) -> None:
         super().close()
         self.transfers.close()
+
+
+def _close(transfers: Transfers) -> None:
+    with suppress(DeviceError):  # a device that is lost has taken its memory with it
+        transfers.close()
 
 
 class Bound(Sequence[Any]):

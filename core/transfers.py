@@ -50,6 +50,8 @@ class Transfers:
         self._twin: int | None = None
         self._scratch: list[tuple[int, int, Event]] = []  # size, address, end of its last use
         self._retained: deque[tuple[Event, Any]] = deque()
+        self._dropped: deque[tuple[Event, HostMemory]] = deque()  # results that nobody will take
+        self.closed = False
 
     # -- to the device
 
@@ -183,6 +185,12 @@ class Transfers:
         """Let go, oldest first, of what has been used."""
         while self._retained and self._retained[0][0].is_done:
             self._retained.popleft()
+        while self._dropped and self._dropped[0][0].is_done:
+            self.landing.give_back(self._dropped.popleft()[1])
+
+    def drop(self, event: Event, memory: HostMemory) -> None:
+        """Take the memory of a result that nobody will take, once it has landed. From any thread, at any time."""
+        self._dropped.append((event, memory))
 
     @property
     def retained(self) -> int:
@@ -192,11 +200,15 @@ class Transfers:
             return len(self._retained) + self.ring.blocks
 
     def close(self) -> None:
-        """Wait for what is queued and give all memory, streams and events back."""
+        """Wait for what is queued and give all memory, streams and events back. Once is enough."""
         with self.lock:
+            if self.closed:
+                return
+            self.closed = True
             self.runtime.synchronize()
             self.sweep()
             self._retained.clear()
+            self._dropped.clear()
             self.ring.close()
             self.landing.close()
             for _, address, _ in self._scratch:
@@ -215,16 +227,26 @@ class Landing:
     """Bytes on their way to the host. Nothing of them can be seen before they are there."""
 
     def __init__(self, transfers: Transfers, memory: HostMemory, nbytes: int, event: Event) -> None:
-        self._transfers, self._memory, self._nbytes, self.event = transfers, memory, nbytes, event
+        self._transfers, self._nbytes, self.event = transfers, nbytes, event
+        self._memory: HostMemory | None = memory
 
     def bytes(self) -> Bytes:
         """A copy of them; waits for their event. Once only: the memory behind it is used again."""
+        memory, transfers = self._memory, self._transfers
+        assert memory is not None
         self.event.sync()
-        with self._transfers.lock:
-            self._transfers.runtime.host_read(self._memory.address, self._nbytes)
-            found = self._memory.array[: self._nbytes].copy()
-            self._transfers.landing.give_back(self._memory)
+        with transfers.lock:
+            if transfers.closed:
+                raise DeviceError("backend", "fetch", None, None, "it was closed before this result was taken")
+            transfers.runtime.host_read(memory.address, self._nbytes)
+            found = memory.array[: self._nbytes].copy()
+            self._memory = None
+            transfers.landing.give_back(memory)
         return found
+
+    def __del__(self) -> None:
+        if self._memory is not None:
+            self._transfers.drop(self.event, self._memory)
 
 
 class Pending(Download):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
 
@@ -180,3 +181,35 @@ def test_w1_a_destination_with_several_cells_in_one_place_is_refused() -> None:
     twice = type(target)(target.machine, allocation, np.lib.stride_tricks.as_strided(target._array, (2, 4), (0, 8)))
     with pytest.raises(ValueError, match="several cells in one place"):
         sl.async_set_value(twice, 1)
+
+
+def test_l6_results_that_nobody_takes_give_their_memory_back() -> None:
+    backend = simulated(5)
+    target = tensor(backend, (1000,))
+    for _ in range(200):
+        backend.download(target)
+        backend.synchronize()
+    assert len(backend.transfers.landing._all) <= 2
+    assert backend.download(target).array().tolist() == [0] * 1000
+
+
+def test_closed_once_or_twice_everything_is_given_back_and_late_results_say_so() -> None:
+    backend = simulated(6)
+    target = tensor(backend, (1000,))
+    pending = backend.download(target)
+    backend.close()
+    backend.close()
+    with pytest.raises(sl.DeviceError, match="closed before this result was taken"):
+        pending.array()
+    del target, pending
+    assert len(backend.machine.memory) == 0
+
+
+def test_a_backend_that_is_dropped_gives_everything_back() -> None:
+    backend = simulated(7)
+    machine = backend.machine
+    batch = sl.SlotBatch(LAYOUT, backend)
+    sl.insert_tasks(batch, [sl.PrefillTask(sl.Request("a", [3, 4]), 0, 2, [1])])
+    del batch, backend  # the insertion is still queued
+    gc.collect()
+    assert (machine.schedule.pending, len(machine.memory)) == (0, 0)

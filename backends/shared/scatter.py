@@ -84,37 +84,42 @@ class ScatterApplier(Applier):
                 return self._viewed(part, into.dtype, (cells,))
 
             if isinstance(s, Spans):
-                row, cell, values = self._spans(s, numbers, rows, first, payload(a) if a else None, target)
-            else:
-                wide = b - a if kind == FILL else b
-                flat = xp.arange(rows * wide, dtype=xp.int64)
-                row = xp.take(numbers[first : first + rows], flat // wide, axis=0)
-                cell = flat % wide + a
-                values = payload(rows * wide) if kind == BLOCK else self._full(rows * wide, s.value, target)  # type: ignore[union-attr]
-            if row is None:
+                kernels += self._spans(s, numbers, rows, first, payload(a) if a else None, target)
                 continue
-            self._put(target, row, cell, values)
+            wide = b - a if kind == FILL else b
+            flat = xp.arange(rows * wide, dtype=xp.int64)
+            row = xp.take(numbers[first : first + rows], flat // wide, axis=0)
+            values = payload(rows * wide) if kind == BLOCK else self._full(rows * wide, s.value, target)  # type: ignore[union-attr]
+            self._put(target, row, flat % wide + a, values)
             kernels += 1
         return kernels
 
-    def _spans(self, s: Spans, numbers: Any, rows: int, first: int, data: Any, target: _Target) -> tuple[Any, Any, Any]:
-        """Row, cell and value of each cell that is written; the sums are known on the host."""
-        xp, total = self.xp, int((s.tail - s.first).sum())
-        if not total:
-            return None, None, None
+    def _spans(self, s: Spans, numbers: Any, rows: int, first: int, data: Any, target: _Target) -> int:
+        """The runs of all rows as one scatter, their tails as another; the sums are known on the host."""
+        xp, kernels = self.xp, 0
         slots, source, begin, length, tail = (numbers[first + k * rows : first + (k + 1) * rows] for k in range(5))
-        covered = tail - begin
-        ends = xp.cumulative_sum(covered, axis=0, dtype=xp.int64)
+        copied = int(s.length.sum())
+        if copied:
+            at, j = self._ragged(length, copied)
+            values = xp.take(data, xp.take(source, at, axis=0) + j, axis=0)
+            self._put(target, xp.take(slots, at, axis=0), xp.take(begin, at, axis=0) + j, values)
+            kernels += 1
+        filled = int((s.tail - s.first - s.length).sum())
+        if filled:
+            stop = begin + length
+            at, j = self._ragged(tail - stop, filled)
+            values = self._full(filled, target.fill, target)
+            self._put(target, xp.take(slots, at, axis=0), xp.take(stop, at, axis=0) + j, values)
+            kernels += 1
+        return kernels
+
+    def _ragged(self, count: Any, total: int) -> tuple[Any, Any]:
+        """For each of ``total`` cells of rows of ``count`` cells: the row, and the cell's place in it."""
+        xp = self.xp
+        ends = xp.cumulative_sum(count, axis=0, dtype=xp.int64)
         flat = xp.arange(total, dtype=xp.int64)
         at = xp.astype(xp.searchsorted(ends, flat, side="right"), xp.int64)
-        j = flat - xp.take(ends - covered, at, axis=0)
-        cell = xp.take(begin, at, axis=0) + j
-        fills = self._full(total, target.fill, target)
-        if data is None:
-            return xp.take(slots, at, axis=0), cell, fills
-        copies = j < xp.take(length, at, axis=0)
-        taken = xp.take(data, xp.where(copies, xp.take(source, at, axis=0) + j, xp.zeros_like(j)), axis=0)
-        return xp.take(slots, at, axis=0), cell, xp.where(copies, taken, fills)
+        return at, flat - xp.take(ends - count, at, axis=0)
 
     def _full(self, cells: int, value: Any, target: _Target) -> Any:
         return self.xp.full((cells,), value, dtype=getattr(self.xp, target.dtype))

@@ -27,7 +27,7 @@ from slotline.core.layout import BufferLayout, numpy_dtype
 from slotline.core.runtime import Copy, Runtime
 from slotline.core.staging import staging_kind
 from slotline.core.stats import Stats
-from slotline.core.streams import stream_handle
+from slotline.core.streams import EventPool
 from slotline.core.transfers import Pending, Transfers
 
 if TYPE_CHECKING:
@@ -47,7 +47,11 @@ class StreamedBackend(Backend):
         pinned, self.staging = staging_kind(runtime) if self.abilities.pinned_memory else (False, "pageable")
         waits = not self.abilities.async_upload
         self.transfers = Transfers(
-            runtime, self.staging_bytes, pinned=pinned, own_stream=copy_stream and not waits, waits=waits
+            EventPool(runtime, tensors.stream_of),
+            self.staging_bytes,
+            pinned=pinned,
+            own_stream=copy_stream and not waits,
+            waits=waits,
         )
         # A backend that is dropped gives its memory back; at the end of the process the system does.
         weakref.finalize(self, _close, self.transfers).atexit = False
@@ -92,10 +96,7 @@ class StreamedBackend(Backend):
 
     def stream(self, stream: Any = None) -> int:
         """The handle of ``stream`` in any form of B9, the framework's own streams too; None: the current one."""
-        handle = self.tensors.stream_of(stream)
-        if handle is None:
-            handle = stream_handle(stream)
-        return self.runtime.current_stream() if handle is None else handle
+        return self.transfers.events.handle(stream)
 
     def _writable(self, stream: Any, what: str) -> int:
         """The handle of a stream that may be written on; ``DeviceError`` while a graph is captured from it."""

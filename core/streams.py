@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,8 +56,8 @@ def _handle(stream: Any) -> int:
 class EventPool:
     """Events of one runtime, used again once nobody holds them: making one costs more than a write."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self.runtime = runtime
+    def __init__(self, runtime: Runtime, stream_of: Callable[[Any], int | None] = lambda stream: None) -> None:
+        self.runtime, self._stream_of = runtime, stream_of
         self._free: list[int] = []
         self._made: set[int] = set()
         self._lock = threading.RLock()  # events are dropped anywhere, also by the collector inside of ``record``
@@ -72,6 +73,13 @@ class EventPool:
         event = StreamEvent(self, handle)
         self.runtime.record(handle, stream)
         return event
+
+    def handle(self, stream: Any) -> int:
+        """The handle of ``stream`` in any form of B9, the framework's own streams too; None: the current one."""
+        handle = self._stream_of(stream)
+        if handle is None:
+            handle = stream_handle(stream)
+        return self.runtime.current_stream() if handle is None else handle
 
     def give_back(self, handle: int) -> None:
         with self._lock:
@@ -110,9 +118,7 @@ class StreamEvent(Event):
 
     def wait(self, stream: Any = None) -> None:
         if not self._done and self._handle in self._pool:
-            handle = stream_handle(stream)
-            runtime = self._pool.runtime
-            runtime.wait(runtime.current_stream() if handle is None else handle, self._handle)
+            self._pool.runtime.wait(self._pool.handle(stream), self._handle)
 
     def __del__(self) -> None:
         self._pool.give_back(self._handle)

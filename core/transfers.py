@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from slotline.core.device import DONE, Download, Event
 from slotline.core.errors import DeviceError
 from slotline.core.image import Image
-from slotline.core.runtime import Copy, Runtime
+from slotline.core.runtime import Copy
 from slotline.core.staging import Block, HostMemory, LandingPool, StagingRing
 from slotline.core.stats import Stats
 from slotline.core.streams import EventPool
@@ -38,10 +38,10 @@ class Transfers:
     """The staging ring with its twin on the device, events, memory for results, and sources that are still read."""
 
     def __init__(
-        self, runtime: Runtime, capacity: int, *, pinned: bool, own_stream: bool = True, waits: bool = False
+        self, events: EventPool, capacity: int, *, pinned: bool, own_stream: bool = True, waits: bool = False
     ) -> None:
-        self.runtime, self.capacity = runtime, capacity
-        self.events = EventPool(runtime)
+        self.events, self.capacity = events, capacity
+        runtime = self.runtime = events.runtime
         self.ring = StagingRing(runtime, capacity, pinned=pinned)
         self.landing = LandingPool(runtime, pinned=pinned)
         self.lock = threading.RLock()
@@ -112,18 +112,17 @@ class Transfers:
     def _split(self, data: Bytes, stream: int, operation: str, stats: Stats) -> Iterator[Arrived]:
         """More bytes than the ring has, in as few copies as that allows, into memory of their own on the device."""
         address, size = self._take_scratch(data.nbytes)
-        last: Event = DONE
-        for first in range(0, data.nbytes, self.capacity):
-            piece = data[first : first + self.capacity]
-            with self._staged(piece.nbytes, operation, stats) as block:
-                block.view[:] = piece
-                self._send(address + first, block, stream, operation, stats)
-                last = self.events.record(stream if self._copy_stream is None else self._copy_stream)
-                self.ring.hold(block, last)
-            if first:
-                stats.add("splits", operation)
         arrived = Arrived(address)
         try:
+            for first in range(0, data.nbytes, self.capacity):
+                piece = data[first : first + self.capacity]
+                with self._staged(piece.nbytes, operation, stats) as block:
+                    block.view[:] = piece
+                    self._send(address + first, block, stream, operation, stats)
+                    lane = stream if self._copy_stream is None else self._copy_stream
+                    self.ring.hold(block, self.events.record(lane))
+                if first:
+                    stats.add("splits", operation)
             yield arrived
             arrived.event = self.events.record(stream)
         except BaseException:

@@ -29,6 +29,7 @@ class TorchTensors(FrameworkTensors):
         self.versions = {"torch": self.look.version}
         self.module = compat.device_module(kind)
         self._host = TorchLook("cpu")
+        self._kinds = (self.torch.Stream, self.module.Stream)
         self.streams = StreamBook(("cuda_stream", "sycl_queue", "stream_id"))  # by device
 
     # -- tensors
@@ -75,7 +76,7 @@ class TorchTensors(FrameworkTensors):
         return self.streams.remember(self.module.current_stream(self.device.index))
 
     def stream_of(self, stream: Any) -> int | None:
-        if not isinstance(stream, self.torch.Stream):
+        if not isinstance(stream, self._kinds):
             return None
         if stream.device != self.device:
             raise ValueError(f"stream is one of {stream.device}, allowed: streams of {self.device}")

@@ -95,7 +95,8 @@ def sources() -> dict[str, Any]:
     sl.async_set_value(target[1:], target[:3])  # W7
     found["overlap"] = backend.read(target).tolist()
     own = torch_late.Stream()
-    sl.async_set_value(target, [5, 6, 7, 8], stream=own.stream_id if backend.tensors.stream_of(own) else None).sync()
+    sl.async_set_value(target, [5, 6, 7, 8], stream=own).sync()
+    sl.async_set_value(target, [5, 6, 7, 8]).wait(own)
     found["own stream"] = backend.read(target).tolist()
     half = backend.empty([("h", (3,), "bfloat16")])["h"]
     exact = backend.empty([("e", (3,), "float64")])["e"]

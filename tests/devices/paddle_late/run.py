@@ -140,6 +140,7 @@ def errors(library: XpuRt) -> dict[str, Any]:
     device: Any = paddle.device
     own = device.Stream("late:0")
     sl.async_set_value(target, [1, 2, 3, 4], stream=own).sync()
+    sl.async_set_value(target, [1, 2, 3, 4]).wait(own)
     found["own stream"] = backend.read(target).tolist()
     return found
 

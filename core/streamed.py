@@ -111,7 +111,8 @@ class StreamedBackend(Backend):
 
     def _synchronize(self) -> None:
         self.runtime.synchronize()
-        self.transfers.sweep()
+        with self.transfers.lock:
+            self.transfers.sweep()
 
     @property
     def retained(self) -> int:

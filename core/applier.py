@@ -15,7 +15,7 @@ class Applier(ABC):
     """One way of applying; a backend picks the best that works on its device and says which in ``doctor``."""
 
     name: str
-    """``triton``, ``nvrtc``, ``scatter``, ..."""
+    """One word, for ``doctor``."""
     packed: bool
     """One kernel for the whole image, whatever it holds (I4)."""
 

@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Copy(IntEnum):
-    """Which way a copy goes; the numbers are those of the CUDA runtime."""
+    """Which way a copy goes."""
 
     HOST_TO_DEVICE = 1
     DEVICE_TO_HOST = 2

@@ -31,22 +31,25 @@ def find(framework: str | None, device: int) -> Probe:
     """Whether a GPU can be used; the cheap questions first, since a framework takes seconds to import."""
     name = choose_framework(framework)
     versions: dict[str, str] = {}
+    why = ""
     cuda.require_driver()
     try:
         count = int(cuda.call(cuda.runtime().cudaGetDeviceCount))
         versions["bindings"] = cuda.version()
-    except (cuda.NoDriver, DeviceError) as error:  # a driver without a device, say
-        return Probe(usable=False, reason=str(error), versions={"bindings": cuda.version()})
-    except BackendUnavailable as error:
-        if find_spec(name) is None:
-            needed = f"pip install 'slotline[{name}]' in its CUDA build"
-            return Probe(usable=False, reason=f"{name} is not installed ({needed}); {error}")
-    else:
         if not 0 <= device < count:
             return Probe(
                 usable=False, reason=f"device {device} of {count}; choose with SLOTLINE_DEVICE", versions=versions
             )
-    tensors = make_tensors(name, device)
+    except DeviceError as error:  # a driver without a device, say
+        return Probe(usable=False, reason=str(error), versions={"bindings": cuda.version()})
+    except BackendUnavailable as error:
+        why = f"; {error}"  # none, or newer than the driver; a framework brings a runtime of its own
+    if find_spec(name) is None:
+        return Probe(usable=False, reason=f"{name} is not installed; install its CUDA build{why}", versions=versions)
+    try:
+        tensors = make_tensors(name, device)
+    except BackendUnavailable as error:
+        return Probe(usable=False, reason=f"{error}{why}", versions=versions)
     versions |= tensors.versions
     parts = make(name, device, tensors)
     _, staging = staging_kind(parts.runtime)

@@ -30,8 +30,38 @@ def test_c69_cuda_without_torch_and_bindings(driver: None, monkeypatch: pytest.M
     monkeypatch.setattr(cuda, "runtime", no_bindings)
     monkeypatch.setattr(parts, "find_spec", lambda name: None)
     reason = CudaBackend.probe().reason
-    assert "torch is not installed (pip install 'slotline[torch]' in its CUDA build)" in reason
+    assert "torch is not installed; install its CUDA build; " in reason
     assert "no CUDA bindings" in reason
+
+
+def test_x3_bindings_newer_than_the_driver_leave_it_to_the_framework(
+    driver: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They say that there is no driver for them; the framework has a runtime of its own."""
+
+    class Runtime:
+        @staticmethod
+        def cudaGetDeviceCount() -> tuple[int, None]:
+            return (35, None)
+
+        class cudaError_t:
+            name = "cudaErrorInsufficientDriver"
+
+            def __init__(self, code: int) -> None:
+                assert code == 35
+
+    asked: list[str] = []
+
+    def make_tensors(framework: str, device: int) -> Any:
+        asked.append(framework)
+        raise sl.BackendUnavailable("torch sees no device of CUDA")
+
+    monkeypatch.setattr(cuda, "runtime", lambda: Runtime)
+    monkeypatch.setattr(parts, "find_spec", lambda name: True)
+    monkeypatch.setattr(parts, "make_tensors", make_tensors)
+    reason = CudaBackend.probe(framework="torch").reason
+    assert asked == ["torch"]
+    assert reason.startswith("torch sees no device of CUDA; no CUDA driver: cudaGetDeviceCount gives 35")
 
 
 @pytest.mark.parametrize(

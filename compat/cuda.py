@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.util
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -27,8 +28,9 @@ _PATHS = {  # new, old, and a name that it must have
     "driver": ("cuda.bindings.driver", "cuda.cuda", "cuLaunchKernel"),
     "nvrtc": ("cuda.bindings.nvrtc", "cuda.nvrtc", "nvrtcCompileProgram"),
 }
-_NO_DRIVER = {35: "cudaErrorInsufficientDriver", 34: "cudaErrorStubLibrary"}
-"""Statuses of the runtime that say so; ``cudaGetDeviceCount`` gives them from 12.9 on."""
+_NO_DRIVER = {"cudaErrorInsufficientDriver", "cudaErrorStubLibrary", "CUDA_ERROR_STUB_LIBRARY"}
+"""Statuses that say so; ``cudaGetDeviceCount`` gives the first, 35, from 12.9 on."""
+_UNKNOWN = re.compile(r"(\d+) is not a valid (cudaError_t|CUresult|nvrtcResult)")
 _DOCS = "install NVIDIA's driver, or choose another backend"
 
 
@@ -88,16 +90,39 @@ def check(result: Any, operation: str = "a CUDA call") -> Any:
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """``check(function(*arguments))``; ``NoDriver`` in every form in which the wheels say that there is none."""
+    """``check(function(*arguments))``; ``NoDriver`` in every form in which the wheels say that there is none.
+
+    ``BackendUnavailable`` if only the function is missing from the libraries that are there.
+    """
     name = getattr(function, "__name__", str(function))
     try:
         return check(function(*arguments), name)
-    except RuntimeError as error:  # libcuda.so.1 not found; at the second call the older wheels say it differently
-        raise NoDriver(f"no CUDA driver: {name}: {error}; {_DOCS}") from error
+    except RuntimeError as error:
+        raise _missing(name, error) from error
+    except ValueError as error:  # all wheels turn a status into an enum, which fails for one that they do not know
+        found = _UNKNOWN.match(str(error))
+        if found is None:
+            raise
+        raise DeviceError("cuda", name, int(found[1]), None, "newer than the bindings") from error
     except DeviceError as error:
-        if error.code in _NO_DRIVER and error.code_name == _NO_DRIVER[error.code]:
+        if error.code_name in _NO_DRIVER:
             raise NoDriver(f"no CUDA driver: {name} gives {error.code} ({error.code_name}); {_DOCS}") from error
         raise
+
+
+def _missing(name: str, error: RuntimeError) -> BackendUnavailable:
+    """What a RuntimeError of the bindings means: a library or a function was not found.
+
+    The text does not tell: without a driver the older wheels say at the second call that a function is missing.
+    """
+    if name.startswith("nvrtc"):
+        wheels = "nvidia-cuda-nvrtc (for bindings of 12: nvidia-cuda-nvrtc-cu12)"
+        return BackendUnavailable(f"no nvrtc library: {name}: {error}; pip install {wheels}")
+    try:
+        require_driver()
+    except NoDriver:
+        return NoDriver(f"no CUDA driver: {name}: {error}; {_DOCS}")
+    return BackendUnavailable(f"the CUDA driver lacks {name}: {error}; install a newer driver, or older bindings")
 
 
 def create_context(device: int) -> Any:

@@ -55,7 +55,11 @@ class Handle:
 
 
 def _status(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call's values behind a status; errors of the machine are the runtime's own numbers."""
+    """The call's values behind a status; errors of the machine are the runtime's own numbers.
+
+    As in the bindings, what gives a value gives None in its place when it fails.
+    """
+    gives = call.__annotations__["return"] != "None"
 
     @functools.wraps(call)
     def wrapped(self: FakeRuntime, *arguments: Any) -> tuple[Any, ...]:
@@ -63,7 +67,7 @@ def _status(call: Callable[..., Any]) -> Callable[..., Any]:
         try:
             found = call(self, *arguments)
         except DeviceError as error:
-            return (cudaError_t(error.code or 1), None)
+            return (cudaError_t(error.code or 1), None) if gives else (cudaError_t(error.code or 1),)
         return (cudaError_t(0),) if found is None else (cudaError_t(0), found)
 
     return wrapped
@@ -104,6 +108,19 @@ class FakeRuntime:
     def cudaSetDevice(self, device: int) -> None:
         self._require(0 <= device < self.devices, 101)
         self.device = device
+
+    @_status
+    def cudaGetDeviceProperties(self, device: int) -> SimpleNamespace:
+        self._require(0 <= device < self.devices, 101)
+        return SimpleNamespace(name=b"Simulated GPU\0\0", major=9, minor=0)
+
+    @_status
+    def cudaDriverGetVersion(self) -> int:
+        return 13000
+
+    @_status
+    def cudaRuntimeGetVersion(self) -> int:
+        return 12090
 
     @_status
     def cudaStreamCreateWithFlags(self, flags: int) -> Handle:

@@ -15,11 +15,13 @@ from slotline.compat import cuda
 from slotline.core import image as images
 from slotline.core.applier import Applier
 from slotline.core.device import TensorInfo
-from slotline.core.errors import BackendUnavailable, DeviceError
+from slotline.core.errors import DeviceError
 from slotline.core.image import Image
 from slotline.core.layout import BufferLayout
 from slotline.core.runtime import Copy, Runtime
 
+Spare = dict[int, list[int]]
+"""Device memory of tables that were given up, by its size in bytes."""
 _TYPES = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_longlong, ctypes.c_longlong, ctypes.c_longlong)
 
 
@@ -30,10 +32,7 @@ def compiled(architecture: str) -> bytes:
     ``BackendUnavailable`` without the compiler; ``DeviceError`` with its log if it refuses.
     """
     nvrtc = cuda.nvrtc()
-    try:
-        program = cuda.call(nvrtc.nvrtcCreateProgram, SOURCE.encode(), b"slotline_apply.cu", 0, [], [])
-    except (RuntimeError, cuda.NoDriver) as error:
-        raise BackendUnavailable(f"the nvrtc library is missing: {error}") from error
+    program = cuda.call(nvrtc.nvrtcCreateProgram, SOURCE.encode(), b"slotline_apply.cu", 0, [], [])
     options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
     status, *_ = nvrtc.nvrtcCompileProgram(program, len(options), options)
     if int(status):
@@ -47,18 +46,23 @@ def compiled(architecture: str) -> bytes:
 
 
 class Table:
-    """A destination table in device memory, and the buffers that it points into."""
+    """A destination table in device memory, and the buffers that it points into.
 
-    def __init__(self, runtime: Runtime, table: NDArray[np.int64], buffers: Sequence[Any]) -> None:
-        self._runtime, self.buffers = runtime, buffers
-        self.address = runtime.allocate(max(table.nbytes, 8))
+    Given up, its memory goes back to ``spare``: to free it would be a call to the device, which may wait, or spoil a
+    graph that is being captured.
+    """
+
+    def __init__(self, runtime: Runtime, table: NDArray[np.int64], buffers: Sequence[Any], spare: Spare) -> None:
+        self._spare, self._nbytes, self.buffers = spare, max(table.nbytes, 8), buffers
+        addresses = spare.setdefault(self._nbytes, [])
+        self.address = addresses.pop() if addresses else runtime.allocate(self._nbytes)
         runtime.copy(self.address, table.ctypes.data, table.nbytes, Copy.HOST_TO_DEVICE, runtime.current_stream())
         runtime.synchronize()  # once for a batch, when it is made
 
     def __del__(self) -> None:
-        address, self.address = getattr(self, "address", 0), 0
+        address = getattr(self, "address", 0)  # 0: there was no memory for it
         if address:
-            self._runtime.free(address)
+            self._spare[self._nbytes].append(address)
 
 
 class NvrtcApplier(Applier):
@@ -69,6 +73,7 @@ class NvrtcApplier(Applier):
 
     def __init__(self, runtime: Runtime, device: int, inspect: Any) -> None:
         self._runtime, self._inspect = runtime, inspect
+        self._spare: Spare = {}
         driver = self._driver = cuda.driver()
         cuda.call(driver.cuInit, 0)
         self._function = self._load(self._capability(device))
@@ -97,7 +102,7 @@ class NvrtcApplier(Applier):
 
     def bind(self, layout: BufferLayout, buffers: Sequence[Any]) -> Table:
         infos: list[TensorInfo | None] = [None if b is None else self._inspect(b) for b in buffers]
-        return Table(self._runtime, images.targets(layout, infos), buffers)
+        return Table(self._runtime, images.targets(layout, infos), buffers, self._spare)
 
     def run(self, image: Image, address: int, bound: Table, stream: int) -> int:
         meta = image.meta

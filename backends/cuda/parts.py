@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotline.backends.cuda.apply_nvrtc import NvrtcApplier
-from slotline.backends.cuda.runtime import CudaRuntime
+from slotline.backends.cuda.runtime import CudaRuntime, device_info
 from slotline.backends.shared.parts import Parts
 from slotline.compat import cuda
 from slotline.core.applier import Applier
@@ -31,6 +31,7 @@ def find(framework: str | None, device: int) -> Probe:
     """Whether a GPU can be used; the cheap questions first, since a framework takes seconds to import."""
     name = choose_framework(framework)
     versions: dict[str, str] = {}
+    details: dict[str, str] = {}
     why = ""
     cuda.require_driver()
     try:
@@ -40,6 +41,7 @@ def find(framework: str | None, device: int) -> Probe:
             return Probe(
                 usable=False, reason=f"device {device} of {count}; choose with SLOTLINE_DEVICE", versions=versions
             )
+        details = device_info(device)
     except DeviceError as error:  # a driver without a device, say
         return Probe(usable=False, reason=str(error), versions={"bindings": cuda.version()})
     except BackendUnavailable as error:
@@ -53,7 +55,7 @@ def find(framework: str | None, device: int) -> Probe:
     versions |= tensors.versions
     parts = make(name, device, tensors)
     _, staging = staging_kind(parts.runtime)
-    return Probe(usable=True, versions=versions, details={**parts.details, "staging": staging})
+    return Probe(usable=True, versions=versions, details={**details, **parts.details, "staging": staging})
 
 
 def make_tensors(framework: str, device: int) -> DeviceTensors:

@@ -17,6 +17,26 @@ NOT_READY = 600
 CAPTURED_ELSEWHERE = 906  # cudaErrorStreamCaptureImplicit: the default stream is asked while another is captured
 
 
+def device_info(device: int) -> dict[str, str]:
+    """What ``doctor`` says of a GPU: its name, compute capability, and the CUDA versions of driver and runtime.
+
+    Makes no context. Raises as ``CudaRuntime`` does.
+    """
+    module = cuda.runtime()
+    properties = cuda.call(module.cudaGetDeviceProperties, device)
+    return {
+        "device": properties.name.rstrip(b"\0").decode(errors="replace"),
+        "compute capability": f"{properties.major}.{properties.minor}",
+        "driver": _version(cuda.call(module.cudaDriverGetVersion)),
+        "runtime": _version(cuda.call(module.cudaRuntimeGetVersion)),
+    }
+
+
+def _version(number: int) -> str:
+    """CUDA's own writing of a version: 12090 is 12.9."""
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
 class CudaRuntime(Runtime):
     """One GPU. ``current_stream`` gives the handle of the framework's current stream in this thread.
 

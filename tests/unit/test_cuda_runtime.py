@@ -14,7 +14,7 @@ from sim_loop import LAYOUT, Loop
 
 import slotline as sl
 from slotline.backends.cuda import CudaBackend, apply_nvrtc, parts
-from slotline.backends.cuda.runtime import CudaRuntime
+from slotline.backends.cuda.runtime import CudaRuntime, device_info
 from slotline.backends.sim.kernels import queue_launch
 from slotline.backends.sim.machine import Machine
 from slotline.backends.sim.runtime import SimRuntime
@@ -236,3 +236,13 @@ def test_w5_copies_land_late_and_in_order() -> None:
         assert there is not None
         assert there.bytes[:8].tolist() == [99, *range(1, 8)]
         assert there.bytes[16:24].tolist() == list(range(32, 40))
+
+
+def test_b3_what_doctor_says_of_a_device() -> None:
+    with fake_cuda.installed(Machine()) as fake:
+        assert device_info(0) == {
+            "device": "Simulated GPU", "compute capability": "9.0", "driver": "13.0", "runtime": "12.9",
+        }  # fmt: skip
+        assert not {"cudaSetDevice", "cudaMalloc"} & set(fake.calls)  # no context is made
+        with pytest.raises(DeviceError, match=r"cudaGetDeviceProperties failed with 101 \(cudaErrorInvalidDevice\)"):
+            device_info(1)

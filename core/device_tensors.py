@@ -61,11 +61,11 @@ class DeviceTensors(ABC):
 
     def viewed(self, raw: Any, dtype: str, shape: tuple[int, ...]) -> Any:
         """A uint8 tensor of the device as cells of ``dtype``, to be read. For what ``Runtime.tensor_at`` gives."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} is used with kernels, which take addresses")
 
     def recast(self, tensor: Any, dtype: str) -> Any:
         """The bits of a tensor of the device as another dtype of the same width; no copy."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} is used with kernels, which take addresses")
 
     @abstractmethod
     def current_stream(self) -> int:

@@ -28,7 +28,7 @@ class Runtime(ABC):
 
     def tensor_at(self, address: int, nbytes: int) -> Any:
         """Own memory of the device as a uint8 tensor of the framework; where the framework applies packets."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has no tensors; packets are applied by a kernel")
 
     def on_device(self) -> AbstractContextManager[Any]:
         """Inside, the device is this thread's current one, for calls that go past this interface."""

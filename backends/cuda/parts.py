@@ -92,15 +92,14 @@ def make(framework: str, device: int, tensors: DeviceTensors | None = None) -> P
     return Parts(runtime, tensors, applier, abilities, details)
 
 
-def _applier(framework: str, runtime: Runtime, device: int, tensors: DeviceTensors) -> tuple[Applier | None, list[str]]:
+def _applier(framework: str, runtime: Runtime, device: int, tensors: Any) -> tuple[Applier | None, list[str]]:
     """Triton where torch runs it, else our CUDA C; and why not the ones before."""
     why: list[str] = []
     if framework == "torch":
         from slotline.backends.shared.apply_triton import TritonApplier
 
         def upload(table: NDArray[np.int64]) -> Any:
-            torch: Any = tensors.torch  # type: ignore[attr-defined]
-            return torch.from_numpy(table).to(tensors.device)  # type: ignore[attr-defined]
+            return tensors.torch.from_numpy(table).to(tensors.device)
 
         try:
             return TritonApplier(upload, tensors.inspect), why

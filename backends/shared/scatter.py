@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from slotline.core.applier import Applier
-from slotline.core.codec import BLOCK, FILL, SEGMENT
+from slotline.core.codec import SEGMENT
 from slotline.core.image import Image
 from slotline.core.layout import BufferLayout
-from slotline.core.segments import Spans
+from slotline.core.segments import Fill, Spans
 
 _CARRIERS = {"uint16": "int16", "uint32": "int32", "uint64": "int64"}
 """Dtypes for which frameworks lack kernels, moved as signed numbers of the same bits."""
@@ -73,7 +73,7 @@ class ScatterApplier(Applier):
         kernels = 0
         for index, s in enumerate(image.packet.segments):
             target = bound[s.field]
-            _, kind, width, rows, first, a, b, last = SEGMENT.unpack_from(
+            _, _, width, rows, first, a, b, last = SEGMENT.unpack_from(
                 image.head, meta.segments_at + index * SEGMENT.size
             )
             if target is None or not rows or not math.prod(target.row_shape):
@@ -86,10 +86,10 @@ class ScatterApplier(Applier):
             if isinstance(s, Spans):
                 kernels += self._spans(s, numbers, rows, first, payload(a) if a else None, target)
                 continue
-            wide = b - a if kind == FILL else b
+            wide = b - a if isinstance(s, Fill) else b
             flat = xp.arange(rows * wide, dtype=xp.int64)
             row = xp.take(numbers[first : first + rows], flat // wide, axis=0)
-            values = payload(rows * wide) if kind == BLOCK else self._full(rows * wide, s.value, target)  # type: ignore[union-attr]
+            values = self._full(rows * wide, s.value, target) if isinstance(s, Fill) else payload(rows * wide)
             self._put(target, row, flat % wide + a, values)
             kernels += 1
         return kernels

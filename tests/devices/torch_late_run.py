@@ -9,45 +9,26 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import torch
 import torch_late
+from of_parts import OfParts
 from sim_loop import LAYOUT, Loop
 
 import slotline as sl
 from slotline.backends.shared.torch_tensors import TorchTensors
 from slotline.backends.xpu import intel
-from slotline.core.streamed import StreamedBackend
 
 
-class Late(StreamedBackend):
+def device() -> OfParts:
     """The Intel backend's parts on the late device."""
-
-    name = "xpu"
-    frameworks = ("torch",)
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        parts = intel.make(0, "late")
-        self.abilities, self.details = parts.abilities, parts.details
-        self.start(parts.runtime, parts.tensors, parts.applier)
-
-    @classmethod
-    def _probe(cls, *, framework: str | None, vendor: str | None, device: int) -> sl.Probe:
-        return sl.Probe(usable=True)
-
-    def new_stream(self) -> int:
-        return self.runtime.create_stream()
-
-    def on_stream(self, stream: int) -> AbstractContextManager[Any]:
-        return self.tensors.running(stream)
+    return OfParts(intel.make(0, "late"))
 
 
 def loop() -> dict[str, Any]:
-    backend = Late()
+    backend = device()
     for number in range(6):
         Loop(backend, number).run(8)
     backend.synchronize()
@@ -55,7 +36,7 @@ def loop() -> dict[str, Any]:
 
 
 def writes() -> dict[str, Any]:
-    backend = Late()
+    backend = device()
     target = backend.empty([("t", (50, 8), "int64")])["t"]
     source, late = np.empty(4, np.int64), 0
     for row in range(50):
@@ -69,7 +50,7 @@ def writes() -> dict[str, Any]:
 
 
 def insertion() -> dict[str, Any]:
-    backend = Late()
+    backend = device()
     batch = sl.SlotBatch(LAYOUT, backend)
     batch.stats.clear()
     sl.insert_tasks(batch, [sl.PrefillTask(sl.Request(f"r{i}", [3, 4, 5]), 0, 3, [i]) for i in range(3)])
@@ -77,7 +58,7 @@ def insertion() -> dict[str, Any]:
 
 
 def sources() -> dict[str, Any]:
-    backend = Late()
+    backend = device()
     target = backend.empty([("t", (4,), "int64")])["t"]
     found: dict[str, Any] = {}
     for name, source, stream in (

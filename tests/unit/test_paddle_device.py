@@ -60,7 +60,7 @@ def run(case: str) -> Any:
     env = {
         **os.environ,
         "CUSTOM_DEVICE_ROOT": str(path.parent),
-        "PYTHONPATH": str(HERE),
+        "PYTHONPATH": f"{HERE}{os.pathsep}{HERE / 'devices'}",
         "OMP_NUM_THREADS": "1",
         "GLOG_minloglevel": "2",
     }

@@ -11,45 +11,26 @@ import ctypes
 import json
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import paddle
+from of_parts import OfParts
 from sim_loop import LAYOUT, Loop
 
 import slotline as sl
 from slotline.backends.xpu import kunlun
 from slotline.backends.xpu.xpurt import XpuRt
-from slotline.core.streamed import StreamedBackend
 
 LIBRARY: Any = None
 
 
-class Late(StreamedBackend):
-    """The Kunlun backend's parts on the custom device, with or without the runtime library."""
+def device(library: XpuRt) -> OfParts:
+    """The Kunlun backend's parts on the custom device, with or without the runtime library.
 
-    name = "xpu"
-    frameworks = ("paddle",)
-
-    def __init__(self, library: XpuRt, **options: Any) -> None:
-        super().__init__(**options)
-        parts = kunlun.make(0, "late", library)
-        # Step functions want kernels for strided views, which a custom device has not: they run on the host (B11).
-        self.abilities = replace(parts.abilities, array_namespace=False)
-        self.details = parts.details
-        self.start(parts.runtime, parts.tensors, parts.applier)
-
-    @classmethod
-    def _probe(cls, *, framework: str | None, vendor: str | None, device: int) -> sl.Probe:
-        return sl.Probe(usable=True)
-
-    def new_stream(self) -> int:
-        return self.runtime.create_stream()
-
-    def on_stream(self, stream: int) -> AbstractContextManager[Any]:
-        return self.tensors.running(stream)
+    Step functions want kernels for strided views, which a custom device has not: they run on the host.
+    """
+    return OfParts(kunlun.make(0, "late", library), host_steps=True)
 
 
 def pending() -> int:
@@ -78,7 +59,7 @@ class NoViews(Loop):
 
 def loop(library: XpuRt) -> dict[str, Any]:
     """An engine's loop against the reference."""
-    backend = Late(library)
+    backend = device(library)
     kind = Loop if library.found else NoViews
     for number in range(3):
         kind(backend, number).run(5)
@@ -88,7 +69,7 @@ def loop(library: XpuRt) -> dict[str, Any]:
 
 def writes(library: XpuRt) -> dict[str, Any]:
     """C06, C07: what lands is what the source held at the call, whatever becomes of it."""
-    backend = Late(library)
+    backend = device(library)
     target = backend.empty([("t", (50, 8), "int64")])["t"]
     backend.synchronize()
     source, late = np.empty(8, np.int64), 0
@@ -103,7 +84,7 @@ def writes(library: XpuRt) -> dict[str, Any]:
 
 def insertion(library: XpuRt) -> dict[str, Any]:
     """I4, B12: how often an insertion waits."""
-    backend = Late(library)
+    backend = device(library)
     batch = sl.SlotBatch(LAYOUT, backend)
     batch.stats.clear()
     backend.synchronize()
@@ -114,7 +95,7 @@ def insertion(library: XpuRt) -> dict[str, Any]:
 
 def errors(library: XpuRt) -> dict[str, Any]:
     """W9, B9: a failing call keeps its number; a foreign stream is refused."""
-    backend = Late(library)
+    backend = device(library)
     found: dict[str, Any] = {}
     try:
         library.allocate_host(1 << 50)
@@ -137,8 +118,8 @@ def errors(library: XpuRt) -> dict[str, Any]:
     found["host source"] = backend.read(target).tolist()
     sl.async_set_value(target, target[:1])
     found["overlap"] = backend.read(target).tolist()
-    device: Any = paddle.device
-    own = device.Stream("late:0")
+    of_paddle: Any = paddle.device
+    own = of_paddle.Stream("late:0")
     sl.async_set_value(target, [1, 2, 3, 4], stream=own).sync()
     sl.async_set_value(target, [1, 2, 3, 4]).wait(own)
     found["own stream"] = backend.read(target).tolist()
@@ -147,7 +128,7 @@ def errors(library: XpuRt) -> dict[str, Any]:
 
 def rounding(library: XpuRt) -> dict[str, Any]:
     """W3: float64 of the device into bfloat16 is rounded once."""
-    backend = Late(library)
+    backend = device(library)
     target = backend.empty([("t", (4,), "bfloat16")])["t"]
     exact = np.array([1 + 2**-8 + 2**-40, -(1 + 2**-8 + 2**-40), 1 + 2**-8, np.inf])
     paddle.device.set_device("late:0")

@@ -31,9 +31,6 @@ class Backend(CudaBackend):
     machine: Machine
     sim: SimRuntime
 
-    def new_stream(self) -> int:
-        return self.runtime.create_stream()
-
     def on_stream(self, stream: int) -> AbstractContextManager[Any]:
         return self.sim.on_stream(stream)
 

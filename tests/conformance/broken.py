@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from late import LateBackend, LateRuntime, LateTensor, LateTensors
+from late import LateApplier, LateBackend, LateRuntime, LateTensor, LateTensors
 from numpy.typing import NDArray
 
-from slotline.device import DONE, Copy, Event, Stats, TensorInfo
+from slotline.device import DONE, Copy, Event, Image, Stats, TensorInfo
 
 
 class IgnoresStrides(LateBackend):
@@ -152,7 +152,29 @@ class DoneTooEarly(LateBackend):
             def sync_event(self, event: int) -> None:
                 pass
 
+            def free(self, address: int) -> None:
+                pass  # what is queued still uses it, or the process would die of it
+
+            free_host = free
+
         return Runtime()
+
+    def make_tensors(self, runtime: LateRuntime) -> LateTensors:
+        class Tensors(LateTensors):
+            kept: ClassVar[list[LateTensor]] = []
+
+            def empty(self, shape: tuple[int, ...], dtype: str) -> LateTensor:
+                self.kept.append(super().empty(shape, dtype))
+                return self.kept[-1]
+
+        return Tensors(runtime)
+
+    def make_applier(self, tensors: LateTensors) -> LateApplier:
+        class Applier(LateApplier):
+            def image_at(self, address: int, image: Image) -> NDArray[Any]:
+                return image.to_bytes()  # a wrong one would write anywhere
+
+        return Applier(tensors, self.late)
 
 
 BROKEN = {

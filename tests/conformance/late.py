@@ -1,6 +1,7 @@
-"""A device that is late and looks at nothing: queues that run when someone waits. It passes the kit; ``broken`` does not.
+"""A device that is late and looks at nothing: queues that run when someone waits.
 
-Unlike ``sim`` it has no race detector, so what the kit finds on it the kit finds by itself.
+It passes the kit; those of ``broken`` do not. Unlike ``sim`` it has no race detector, so what the kit finds on it the
+kit finds by itself.
 """
 
 from __future__ import annotations
@@ -8,9 +9,10 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -85,7 +87,7 @@ class LateRuntime(Runtime):
     def is_capturing(self, stream: int) -> bool:
         return False
 
-    def queue(self, stream: int, work: Callable[[], None]) -> None:
+    def queue(self, stream: int, work: Callable[[], object]) -> None:
         with self.lock:
             self.queues[stream].append(("run", work))
 
@@ -169,7 +171,7 @@ class LateRuntime(Runtime):
 
 class LateTensors(DeviceTensors):
     framework = "numpy"
-    versions = {"numpy": np.__version__}
+    versions: Mapping[str, str] = MappingProxyType({"numpy": np.__version__})
 
     def __init__(self, runtime: LateRuntime) -> None:
         self.runtime = runtime
@@ -239,20 +241,23 @@ class LateApplier(Applier):
 
     def run(self, image: Image, address: int, bound: Any, stream: int) -> int:
         table, end, buffers = bound
-        meta, nbytes = image.meta, image.nbytes
+        meta, there = image.meta, self.image_at(address, image)
 
         def work() -> None:
             held = buffers  # alive until now
-            images.run(_bytes(address, nbytes), meta, table, lambda at, width: (_bytes(at, end - at, width), 0))
+            images.run(there, meta, table, lambda at, width: (_bytes(at, end - at, width), 0))
             del held
 
         self.runtime.queue(stream, work)
         return 1
 
+    def image_at(self, address: int, image: Image) -> NDArray[Any]:
+        return _bytes(address, image.nbytes)
+
 
 def _bytes(address: int, nbytes: int, width: int = 1) -> NDArray[Any]:
     raw = (ctypes.c_uint8 * (nbytes // width * width)).from_address(address)
-    return np.frombuffer(raw, f"<u{width}")
+    return np.asarray(raw).view(f"<u{width}")
 
 
 class LateBackend(StreamedBackend):
@@ -266,13 +271,16 @@ class LateBackend(StreamedBackend):
         super().__init__(**options)
         self.late = self.make_runtime()
         tensors = self.make_tensors(self.late)
-        self.start(self.late, tensors, LateApplier(tensors, self.late))
+        self.start(self.late, tensors, self.make_applier(tensors))
 
     def make_runtime(self) -> LateRuntime:
         return LateRuntime()
 
     def make_tensors(self, runtime: LateRuntime) -> LateTensors:
         return LateTensors(runtime)
+
+    def make_applier(self, tensors: LateTensors) -> LateApplier:
+        return LateApplier(tensors, self.late)
 
     @classmethod
     def _probe(cls, *, framework: str | None, vendor: str | None, device: int) -> Probe:

@@ -14,8 +14,10 @@ from broken import BROKEN
 
 HERE = Path(__file__).parent
 
-# What breaks with the rule itself: a device whose writes are wrong has wrong buffers, whatever they are written for.
-ALWAYS_ALLOWED = {"B8", "I1", "S4", "S6", "L6", "B11", "F4", "I6", "W2", "O"}
+# The state machine finds most of them as well, but shrinks for a minute; one device is left to it, below.
+ONLY_RULES = ("-k", "not any_sequence")
+# On this one everything fails, and takes its time to shrink.
+FEWER = {"DoneTooEarly": ("--rules", "B9,F2,B3")}
 
 
 def run_kit(kind: str, tmp_path: Path, *more: str) -> dict[str, Any]:
@@ -34,7 +36,9 @@ def run_kit(kind: str, tmp_path: Path, *more: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("kind", "rule"), [(k.__name__, r) for k, r in BROKEN.items()])
 def test_a_broken_device_is_named_by_its_rule(kind: str, rule: str, tmp_path: Path) -> None:
-    found = run_kit(kind, tmp_path)
+    found = run_kit(kind, tmp_path, *FEWER.get(kind, ONLY_RULES))
     failed = {name for name, verdict in found["rules"].items() if verdict == "fail"}
     assert rule in failed, f"{kind}: {sorted(failed)} failed, not {rule}"
-    print(kind, rule, sorted(failed))
+    said = next(f["message"] for f in found["failures"] if rule in f["rules"])
+    assert "assert" in said or "Error" in said, said
+    assert len(failed) <= 6 or kind == "DropsOffset", sorted(failed)  # not everything at once

@@ -14,20 +14,20 @@ it.
 
 import pytest
 
-pytest.register_assert_rewrite(
-    *(f"{__name__}.{part}" for part in ("base", "batches", "late_operations", "lifetimes", "operations", "packets", "streams", "writes"))
-)
+_PARTS = ("base", "batches", "late_operations", "lifetimes", "operations", "packets", "sequences", "streams", "writes")
+pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
 
 from slotline.testing.conformance.base import NewBackend, examples  # noqa: E402  (asserts are rewritten before)
 from slotline.testing.conformance.batches import Batches  # noqa: E402
 from slotline.testing.conformance.lifetimes import Lifetimes  # noqa: E402
 from slotline.testing.conformance.packets import Packets  # noqa: E402
+from slotline.testing.conformance.sequences import Sequences  # noqa: E402
 from slotline.testing.conformance.streams import Streams  # noqa: E402
 from slotline.testing.conformance.writes import Writes  # noqa: E402
 from slotline.testing.rules import RULES, rule  # noqa: E402
 
 
-class BackendConformance(Writes, Streams, Packets, Batches, Lifetimes):
+class BackendConformance(Sequences, Lifetimes, Batches, Packets, Streams, Writes):  # pytest begins with the last
     """All tests. A subclass writes the fixture ``new_backend`` and may set ``known_failures``, ``queue_work``."""
 
 

@@ -15,7 +15,7 @@ from slotline.core.errors import nearest
 
 NewBackend = Callable[..., Any]
 
-MOST_ROUNDS = 6
+MOST_ROUNDS = 5
 """How often a backlog is made larger before a call that always outlasts it is said to wait for it."""
 
 

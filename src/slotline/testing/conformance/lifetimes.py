@@ -37,7 +37,7 @@ class Lifetimes(Kit):
         assert not [ref for ref in sources if ref() is not None], "host sources are kept"
         assert getattr(backend, "retained", 0) == 0, "staging blocks are kept after all work is done"
 
-    @rule("W4", "W6")
+    @rule("W6")
     def test_writes_leave_nothing_behind(self, backend: Any) -> None:
         target = tensor(backend, np.zeros(64))
 

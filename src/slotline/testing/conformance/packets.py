@@ -61,7 +61,7 @@ class Packets(Kit):
         layout = layout_for(backend)
         self._check(backend, layout, data.draw(segments(layout)), loose=False)
 
-    @rule("B8", "F4")
+    @rule("F4")
     @examples(0.5)
     @given(data=st.data())
     def test_random_packets_into_adopted_views(self, backend: Any, data: st.DataObject) -> None:

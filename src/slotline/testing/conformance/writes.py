@@ -44,7 +44,7 @@ class Writes(Kit):
             assert found[2, :2, :2].tolist() == [[1, 2], [3, 4]], "the view does not hold what was written"
             assert (found == 9).sum() == 56, "cells outside the view have changed"
 
-    @rule("W1", "W8")
+    @rule("W1")
     @examples()
     @given(data=st.data(), shape=some.shapes(), dtype=st.sampled_from(["int64", "int32", "float32", "bool"]))
     def test_a_view_is_written_and_nothing_else(
@@ -55,12 +55,10 @@ class Writes(Kit):
         wanted = data.draw(hnp.arrays(np.int64, np.shape(expected[key]), elements=st.integers(0, 1)))
         expected[key] = wanted
         view = buffer[key] if np.ndim(expected[key]) else buffer[(*key, ...)]
-        before = backend.inspect(buffer), backend.inspect(view)
         backend.async_set_value(view, wanted)
         found = read(backend, buffer)
         assert found.tolist() == expected.tolist(), "the write is not NumPy's buffer[key] = source"
         assert read(backend, view).tolist() == wanted.tolist(), "a view does not read as what was written into it"
-        assert (backend.inspect(buffer), backend.inspect(view)) == before, "the write moved or reshaped a tensor (W8)"
 
     @rule("W2")
     def test_c01_every_source_gives_the_same_result(self, backend: Any) -> None:

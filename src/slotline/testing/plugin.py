@@ -80,11 +80,14 @@ def _opener(name: str, framework: str | None, vendor: str | None) -> Any:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        rules = getattr(getattr(item, "function", None), "conformance_rules", ())
-        if rules:
-            item.user_properties.append(("rules", " ".join(rules)))
+        if _rules_of(item):
+            item.user_properties.append(("rules", " ".join(_rules_of(item))))
     _take_known_failures(config, items)
     _keep_rules(config, items)
+
+
+def _rules_of(item: pytest.Item) -> tuple[str, ...]:
+    return getattr(getattr(item, "function", None), "conformance_rules", ())
 
 
 def _keep_rules(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -97,7 +100,7 @@ def _keep_rules(config: pytest.Config, items: list[pytest.Item]) -> None:
         raise pytest.UsageError(
             f"--rules: unknown rule {', '.join(unknown) or repr(chosen)}, known: {', '.join(RULES)}"
         )
-    kept = [i for i in items if wanted & set(dict(i.user_properties).get("rules", "").split())]
+    kept = [item for item in items if wanted & set(_rules_of(item))]
     config.hook.pytest_deselected(items=[i for i in items if i not in kept])
     items[:] = kept
 

@@ -224,7 +224,7 @@ class Streams(Kit):
             assert form is None or backend.stream(form) == handle
 
     @rule("B9")
-    @pytest.mark.parametrize("form", ["side", 1.5, object()], ids=str)
+    @pytest.mark.parametrize("form", ["side", 1.5, object()], ids=["text", "float", "object"])
     def test_what_is_no_stream_is_refused(self, backend: Any, form: Any) -> None:
         target = tensor(backend, np.zeros(4))
         with pytest.raises((TypeError, ValueError)):

@@ -95,7 +95,9 @@ class Writes(Kit):
         assert read(backend, target).tolist() == values[key].tolist()
 
     @rule("W2")
-    @pytest.mark.parametrize("source", ["text", None, {"a": 1}, object(), 1j, {1}, b"x"], ids=str)
+    @pytest.mark.parametrize(
+        "source", ["text", None, {"a": 1}, object(), 1j, {1}, b"x"], ids=lambda s: type(s).__name__
+    )
     def test_anything_else_is_refused_and_nothing_changes(self, backend: Any, source: Any) -> None:
         target = tensor(backend, np.ones(2))
         with pytest.raises((TypeError, ValueError)):

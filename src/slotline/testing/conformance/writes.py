@@ -31,6 +31,8 @@ SOURCES: tuple[tuple[Any, list[int]], ...] = (
     (np.array([1, 2, 3, 4], ">i4"), [1, 2, 3, 4]),
 )
 
+NO_SOURCES: tuple[Any, ...] = ("text", None, {"a": 1}, object(), 1j, {1}, b"x")
+
 
 class Writes(Kit):
     """``async_set_value``, each write looked at when it has been made."""

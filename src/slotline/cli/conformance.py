@@ -86,7 +86,7 @@ def _absolute(path: Path | None) -> Path | None:
 
 
 def _run(options: dict[str, str]) -> dict[str, Any]:
-    """The kit in a process and a folder of its own, so that no settings of a project around it have a say."""
+    """The kit in a process with settings of its own, so that those of a project around it have no say."""
     with tempfile.TemporaryDirectory(prefix="slotline-conformance-") as folder:
         report = Path(folder, "report.json")
         Path(folder, "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\ntimeout = 600\n")
@@ -95,7 +95,8 @@ def _run(options: dict[str, str]) -> dict[str, Any]:
                    "--no-header", "--tb=short", "--conformance-json", str(report)]  # fmt: skip
         command += [part for item in options.items() for part in item]
         env = {k: v for k, v in os.environ.items() if k not in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")}
-        done = subprocess.run(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        env["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
+        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         console.err().print(done.stdout, markup=False, highlight=False, end="")
         if not report.exists() or done.returncode == USAGE_ERROR:
             last = [line for line in done.stdout.splitlines() if line.strip()]

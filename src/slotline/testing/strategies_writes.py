@@ -14,7 +14,10 @@ Key = tuple[Any, ...]
 
 @st.composite
 def keys(draw: st.DrawFn, shape: tuple[int, ...], *, most_step: int = 3) -> Key:
-    """A key of basic slicing into ``shape``: whole numbers and slices, steps from 1."""
+    """A key of basic slicing into ``shape``: whole numbers and slices, steps from 1; it leaves at least one axis.
+
+    (NumPy gives a number, not a view, for a key of whole numbers alone.)
+    """
     parts: list[Any] = []
     for size in shape:
         if draw(st.booleans()):
@@ -22,6 +25,8 @@ def keys(draw: st.DrawFn, shape: tuple[int, ...], *, most_step: int = 3) -> Key:
             parts.append(slice(start, draw(st.integers(start + 1, size)), draw(st.integers(1, most_step))))
         else:
             parts.append(draw(st.integers(0, size - 1)))
+    if not any(isinstance(part, slice) for part in parts):
+        parts[-1] = slice(parts[-1], parts[-1] + 1)
     return tuple(parts)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import slotline as sl
 from slotline.core.errors import nearest
+from slotline.core.layout import numpy_dtype
 
 NewBackend = Callable[..., Any]
 
@@ -124,8 +125,9 @@ def read(backend: Any, tensor: Any) -> NDArray[Any]:
 
 
 def has(backend: Any, dtype: str) -> bool:
-    """Whether the device has tensors of a dtype."""
+    """Whether the device, and NumPy, have tensors of a dtype."""
     try:
+        numpy_dtype(dtype)
         backend.empty([("t", (1,), dtype)])
     except sl.LayoutError:
         return False

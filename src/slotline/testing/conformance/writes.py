@@ -56,7 +56,7 @@ class Writes(Kit):
         key = data.draw(some.keys(shape))
         wanted = data.draw(hnp.arrays(np.int64, np.shape(expected[key]), elements=st.integers(0, 1)))
         expected[key] = wanted
-        view = buffer[key] if np.ndim(expected[key]) else buffer[(*key, ...)]
+        view = buffer[key]
         backend.async_set_value(view, wanted)
         found = read(backend, buffer)
         assert found.tolist() == expected.tolist(), "the write is not NumPy's buffer[key] = source"
@@ -91,7 +91,7 @@ class Writes(Kit):
     ) -> None:
         values = np.arange(np.prod(shape)).reshape(shape) % (2 if dtype == "bool" else 99)
         key = data.draw(some.keys(shape))
-        source = tensor(backend, values, dtype)[(*key, ...)]
+        source = tensor(backend, values, dtype)[key]
         target = tensor(backend, np.full(np.shape(values[key]), 7))
         backend.async_set_value(target, source)
         assert read(backend, target).tolist() == values[key].tolist()

@@ -82,6 +82,7 @@ def gpu(**options: Any) -> Any:
 @pytest.mark.parametrize("framework", ["torch", "paddle"])
 def test_b8_an_engines_loop_on_a_gpu(framework: str) -> None:
     """``python -m pytest -m gpu tests``"""
+    pytest.importorskip(framework)
     from sim_loop import LAYOUT, Loop
 
     backend = gpu(framework=framework)
@@ -100,6 +101,7 @@ def test_b8_an_engines_loop_on_a_gpu(framework: str) -> None:
 @pytest.mark.gpu
 def test_i4_torch_sees_no_synchronisation_in_an_insertion() -> None:
     """``python -m pytest -m gpu tests``"""
+    pytest.importorskip("torch")
     import torch
     from sim_loop import LAYOUT
 
@@ -117,6 +119,7 @@ def test_i4_torch_sees_no_synchronisation_in_an_insertion() -> None:
 @pytest.mark.gpu
 def test_w8_a_replayed_graph_sees_what_was_inserted_since() -> None:
     """``python -m pytest -m gpu tests``"""
+    pytest.importorskip("torch")
     import torch
     from sim_loop import LAYOUT
 

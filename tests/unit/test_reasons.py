@@ -41,7 +41,8 @@ def test_c69_without_a_driver_the_other_missing_parts_are_told_too(monkeypatch: 
     monkeypatch.setattr(cuda, "require_driver", no_driver)
     monkeypatch.setattr(cuda, "runtime", no_bindings)
     monkeypatch.setattr(parts, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"no CUDA driver: .*; no CUDA bindings: .*; torch is not installed") as caught:
+    said = r"no CUDA driver: .*; no CUDA bindings: .*; torch is not installed"
+    with pytest.raises(ImportError, match=said) as caught:
         sl.load_backend("cuda")
     assert isinstance(caught.value, sl.BackendUnavailable)
 

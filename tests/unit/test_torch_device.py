@@ -86,7 +86,6 @@ def test_b8_an_engines_loop_on_a_gpu(framework: str) -> None:
     from sim_loop import LAYOUT, Loop
 
     backend = gpu(framework=framework)
-    type(backend).new_stream = lambda self: self.runtime.create_stream()
     type(backend).on_stream = lambda self, stream: self.tensors.running(stream)
     for number in range(50):
         Loop(backend, number).run()
@@ -143,7 +142,6 @@ def test_b8_an_engines_loop_on_an_intel_gpu() -> None:
     from sim_loop import Loop
 
     backend: Any = sl.load_backend("xpu", vendor="intel")
-    type(backend).new_stream = lambda self: self.runtime.create_stream()
     type(backend).on_stream = lambda self, stream: self.tensors.running(stream)
     for number in range(50):
         Loop(backend, number).run()

@@ -13,6 +13,7 @@ import typer
 
 from slotline.cli import conformance, doctor, layout, replay
 from slotline.cli.console import complain
+from slotline.cli.packets import packets
 from slotline.core.errors import DeviceError, SlotlineError, TaskError
 
 BROKEN_PIPE = 128 + 13
@@ -36,6 +37,8 @@ def _flowing(doc: str | None) -> str:
 
 for _command in (doctor.doctor, layout.layout, replay.replay, conformance.conformance):
     app.command(_command.__name__, help=_flowing(_command.__doc__))(_command)
+
+app.add_typer(packets)
 
 
 def _print_version(wanted: bool) -> None:

@@ -33,6 +33,9 @@ class Operations(RuleBasedStateMachine):
 
     @initialize(data=st.data())
     def make(self, data: st.DataObject) -> None:
+        self._begin(data)
+
+    def _begin(self, data: st.DataObject) -> None:
         config = data.draw(some.configs())
         layout = data.draw(some.layouts(config))
         self.batch = sl.SlotBatch(layout, self._backend(data))

@@ -71,7 +71,7 @@ def _verdict(plugin: Plugin, found: type[Backend], options: Mapping[str, Any]) -
             reason=str(probe.reason),
             versions={str(k): str(v) for k, v in probe.versions.items()},
             details={str(k): str(v) for k, v in probe.details.items()},
-            priority=found.rank(options["vendor"]),
+            priority=None if probe.by_name_only else found.rank(options["vendor"]),
             vendor=options["vendor"] if found.vendors else found.vendor,
             broken=probe.raised,
         )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from slotline.core.device import Abilities, Probe
+from slotline.core.device import Abilities, Event, Probe
 from slotline.core.streamed import StreamedBackend
 from slotline_opencl import devices
 
@@ -85,6 +85,10 @@ class OpenclBackend(StreamedBackend):
     def on_stream(self, stream: Any) -> AbstractContextManager[int]:
         """Inside, ``stream`` is this thread's current stream."""
         return self._made.runtime.on_stream(self.stream(stream))
+
+    def record(self, stream: Any = None) -> Event:
+        """An event behind what is queued on ``stream`` now, an engine's own kernels too."""
+        return self._event(self.stream(stream))
 
     def queue(self, stream: Any = None) -> Any:
         """The ``pyopencl.CommandQueue`` of a stream, for an engine's own kernels; None: of the current one."""

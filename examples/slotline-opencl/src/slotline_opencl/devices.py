@@ -8,7 +8,7 @@ from typing import Any
 
 from slotline.core.errors import BackendUnavailable
 
-POCL = "pip install 'slotline-opencl[pocl]' brings PoCL, which runs on the CPU"
+POCL = "for the CPU PoCL: pip install 'pyopencl[pocl]'"
 _ICD_VARIABLES = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH", "OCL_ICD_FILENAMES")
 
 
@@ -19,30 +19,32 @@ def load_pyopencl() -> Any:
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] != "pyopencl":
             raise BackendUnavailable(f"pyopencl is installed but lacks a package: {error}") from error
-        raise BackendUnavailable(f"pyopencl is not installed: pip install pyopencl, or {POCL}") from error
+        raise BackendUnavailable(f"pyopencl is not installed: pip install pyopencl, {POCL}") from error
     except ImportError as error:
         raise BackendUnavailable(f"pyopencl is installed but cannot be imported: {error}") from error
     return pyopencl
 
 
 def all_devices() -> list[Any]:
-    """Every OpenCL device, platform after platform, in the order of the ICD loader; ``device=`` counts them."""
+    """Every OpenCL device, platform after platform, in the order of the ICD loader; ``device=`` counts them.
+
+    A platform that fails takes the others' devices down with it only where it is the only one.
+    """
     cl = load_pyopencl()
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:
-        why = f"no OpenCL platform is registered ({error}){_where()}; install a driver, or {POCL}"
+        why = f"no OpenCL platform is registered ({error}){_where()}; install the device's driver, {POCL}"
         raise BackendUnavailable(why) from error
-    found = []
+    found, without = [], []
     for platform in platforms:
         try:
             found += platform.get_devices()
-        except cl.Error as error:
-            if error.code != cl.status_code.DEVICE_NOT_FOUND:
-                raise
+        except cl.Error as error:  # mostly CL_DEVICE_NOT_FOUND: a driver that is installed, and no device
+            without.append(f"{platform.name.strip()}: {error}")
     if not found:
-        names = ", ".join(p.name for p in platforms)
-        raise BackendUnavailable(f"the OpenCL platforms here ({names}) have no device; {POCL}")
+        why = f"no OpenCL platform has a device ({'; '.join(without)}); install a driver that finds it, {POCL}"
+        raise BackendUnavailable(why)
     return found
 
 
@@ -66,8 +68,7 @@ def choose(index: int) -> Any:
 
 def lacks(device: Any) -> str:
     """What a device lacks of what this backend needs; empty if nothing."""
-    found = re.match(r"OpenCL (\d+)\.(\d+)", device.version)
-    if found is None or (int(found[1]), int(found[2])) < (1, 2):
+    if tuple(int(part) for part in _version(device).split(".")) < (1, 2):
         return f"it has {device.version.strip()}, needed: OpenCL 1.2 or newer"
     if not device.available:
         return "its driver says that it is not available"
@@ -78,6 +79,12 @@ def lacks(device: Any) -> str:
     if device.profile.strip("\0 ") != "FULL_PROFILE":
         return f"it has the {device.profile}, needed: FULL_PROFILE, for 64-bit whole numbers"
     return ""
+
+
+def _version(device: Any) -> str:
+    """The standard says that ``CL_DEVICE_VERSION`` begins with "OpenCL 1.2 " or the like."""
+    found = re.match(r"OpenCL (\d+\.\d+)", device.version)
+    return found[1] if found else "0.0"
 
 
 def kind(device: Any) -> str:
@@ -93,12 +100,12 @@ def versions(device: Any) -> dict[str, str]:
     """For ``doctor``."""
     return {
         "pyopencl": load_pyopencl().VERSION_TEXT,
-        "platform": device.platform.version.strip(),
-        "device": device.version.strip(),
+        "opencl": _version(device),
         "driver": device.driver_version.strip(),
     }
 
 
 def details(device: Any) -> dict[str, str]:
     """For ``doctor``."""
-    return {"platform": device.platform.name.strip(), "device": device.name.strip(), "type": kind(device)}
+    platform = f"{device.platform.name.strip()} ({device.platform.version.strip()})"
+    return {"device": device.name.strip(), "type": kind(device), "platform": platform}

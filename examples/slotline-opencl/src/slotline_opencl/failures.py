@@ -26,4 +26,6 @@ def native(operation: str, detail: str = "") -> Iterator[None]:
     try:
         yield
     except cl.Error as error:
-        raise failed(error.routine or operation, error.code, detail) from error
+        # pyopencl names some calls by its own words ("create_buffer"); those of the standard say more.
+        called = error.routine if error.routine.startswith("cl") else operation
+        raise failed(called, error.code, detail) from error

@@ -12,7 +12,7 @@ import threading
 import pyopencl as cl
 
 from slotline.core.image import CELLS
-from slotline_opencl.failures import native
+from slotline_opencl.failures import failed, native
 
 MEMORIES = 16
 """Memory objects that one launch of the apply writes into."""
@@ -162,8 +162,10 @@ class Kernels:
     """The kernels compiled for one context. ``DeviceError`` with the compiler's log where it refuses them."""
 
     def __init__(self, context: cl.Context, device: cl.Device) -> None:
-        with native("clBuildProgram"):
+        try:
             self._program = cl.Program(context, SOURCE).build(_OPTIONS)
+        except cl.Error as error:
+            raise failed("clBuildProgram", error.code, str(error).strip()) from error
         self.lock = threading.Lock()
         """Held from the setting of a kernel's arguments to its launch."""
         with native("clGetKernelWorkGroupInfo"):

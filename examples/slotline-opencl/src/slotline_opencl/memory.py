@@ -16,17 +16,38 @@ import pyopencl as cl
 
 from slotline_opencl.failures import failed, native
 
+_CLOSED = ("WRITE_ONLY", "HOST_WRITE_ONLY", "HOST_READ_ONLY", "HOST_NO_ACCESS")
+"""Flags of memory that cannot be read and written both by kernels and by the host."""
 PAGE = 4096
 """Ranges begin at multiples of it, and at least one lies between two of them."""
 
 
 class Memory:
-    """One ``cl_mem`` object at ``base``. ``own``: slotline made it, and gives it back."""
+    """One ``cl_mem`` object at ``base``.
 
-    __slots__ = ("__weakref__", "base", "buffer", "nbytes", "own", "space")
+    ``own``: slotline made it, and gives it back. ``read_only``: kernels must not write it.
+    """
+
+    __slots__ = ("__weakref__", "_buffer", "base", "nbytes", "own", "read_only", "space")
 
     def __init__(self, space: AddressSpace, base: int, buffer: cl.Buffer, nbytes: int, own: bool) -> None:
-        self.space, self.base, self.buffer, self.nbytes, self.own = space, base, buffer, nbytes, own
+        self.space, self.base, self.nbytes, self.own = space, base, nbytes, own
+        self.read_only = bool(buffer.flags & cl.mem_flags.READ_ONLY)
+        self._buffer: cl.Buffer | None = buffer
+
+    @property
+    def buffer(self) -> cl.Buffer:
+        """The object. ``DeviceError`` once it was given back."""
+        if self._buffer is None:
+            raise failed("use of memory", -38, "it was given back when the backend was closed")
+        return self._buffer
+
+    def release(self) -> None:
+        """Give the object back, whoever holds a tensor over it; what is queued with it still runs.
+
+        By dropping it: pyopencl crashes where a buffer is used after its ``release()``.
+        """
+        self._buffer = None
 
 
 class AddressSpace:
@@ -50,20 +71,23 @@ class AddressSpace:
     def of(self, buffer: cl.Buffer) -> tuple[Memory, int]:
         """The memory object of somebody else, with the offset in it: a sub-buffer lies in the one it was cut from."""
         with native("clGetMemObjectInfo"):
-            if buffer.get_info(cl.mem_info.CONTEXT) != self.context:
-                raise ValueError("the buffer belongs to another OpenCL context; make the backend with context=...")
+            if buffer.context != self.context:
+                raise ValueError("the buffer belongs to another OpenCL context; make the backend with queue=...")
             whole, offset = buffer.get_info(cl.mem_info.ASSOCIATED_MEMOBJECT), 0
             if whole is None:
                 whole = buffer
             else:
-                offset = int(buffer.get_info(cl.mem_info.OFFSET))
+                offset = int(buffer.offset)
+            closed = [name for name in _CLOSED if whole.flags & getattr(cl.mem_flags, name)]
+            if closed:
+                raise ValueError(f"the buffer was made with CL_MEM_{closed[0]}, allowed: READ_WRITE, READ_ONLY")
+            handle = int(whole.int_ptr)
             with self._lock:
                 self._purge()
-                known = self._known.get(self._by_handle.get(whole.int_ptr, 0))
+                known = self._known.get(self._by_handle.get(handle, 0))
                 memory = known() if known is not None else None
                 if memory is None:
-                    same = cl.Buffer.from_int_ptr(whole.int_ptr, True)
-                    memory = self._add(same, int(whole.get_info(cl.mem_info.SIZE)), own=False)
+                    memory = self._add(cl.Buffer.from_int_ptr(handle, True), int(whole.size), own=False)
             return memory, offset
 
     def find(self, address: int) -> tuple[Memory, int]:

@@ -49,6 +49,7 @@ class OpenclRuntime(Runtime):
         self._numbers = itertools.count(1)
         self._events: dict[int, cl.Event | None] = {}
         self._memory: dict[int, Memory] = {}
+        self._mapping: cl.CommandQueue | None = None
         self._host: dict[int, tuple[cl.Buffer, NDArray[np.uint8]]] = {}
         self._closed = False
 
@@ -107,14 +108,12 @@ class OpenclRuntime(Runtime):
 
     def destroy_stream(self, stream: int) -> None:
         lane = self.lane(stream)
+        if self._lanes.get(stream) is self._lanes[0]:
+            raise failed(f"clReleaseCommandQueue of stream {stream:#x}", -36, "the default stream stays")
         with self._lock, native("clFlush"):
             lane.queue.flush()
-            self._orphans = [*(o for o in self._orphans if not self._swept(o)), lane]
+            self._orphans.append(lane)  # whose copies may still be on their way
             del self._lanes[stream]
-
-    def _swept(self, lane: Lane) -> bool:
-        lane.sweep()
-        return not lane.copies
 
     def is_capturing(self, stream: int) -> bool:
         self.lane(stream)
@@ -192,8 +191,7 @@ class OpenclRuntime(Runtime):
         memory = self._memory.pop(address, None)
         if memory is None:
             raise failed("clReleaseMemObject", -38, f"nothing was allocated at {address:#x}")
-        with native("clReleaseMemObject"):
-            memory.buffer.release()
+        memory.release()
 
     def allocate_host(self, nbytes: int) -> int:
         """Memory of the driver's choice, mapped for good: page-locked on every driver that knows such memory."""
@@ -202,8 +200,10 @@ class OpenclRuntime(Runtime):
         both = cl.map_flags.READ | cl.map_flags.WRITE
         with native("clEnqueueMapBuffer", f"{nbytes} bytes of host memory"):
             buffer = cl.Buffer(self.context, flags, max(nbytes, 1))
-            queue = self.lane(0).queue
-            array, _ = cl.enqueue_map_buffer(queue, buffer, both, 0, (max(nbytes, 1),), np.uint8, is_blocking=True)
+            if self._mapping is None:  # of its own: a mapping waits for what was queued before it
+                self._mapping = cl.CommandQueue(self.context, self.device)
+            shape = (max(nbytes, 1),)
+            array, _ = cl.enqueue_map_buffer(self._mapping, buffer, both, 0, shape, np.uint8, is_blocking=True)
         address = int(array.ctypes.data)
         self._host[address] = buffer, array
         return address
@@ -279,17 +279,23 @@ class OpenclRuntime(Runtime):
         """
         if self._closed:
             return
-        self.synchronize()
-        self._closed = True
+        try:
+            self.synchronize()
+        finally:
+            self._closed = True
+            self._release()
+
+    def _release(self) -> None:
         for address in list(self._host):
             self.free_host(address)
+        self._memory.clear()
         for memory in self.space:
-            if memory.own and memory.base not in self._memory:
-                memory.buffer.release()
-        for address in list(self._memory):
-            self.free(address)
+            if memory.own:
+                memory.release()
         self._events.clear()
+        self._mapping = None
         self._lanes.clear()
+        self._orphans.clear()
         self._aliases.clear()
 
 

@@ -79,6 +79,8 @@ class OpenclTensors(DeviceTensors):
         return ""
 
     def why_not_written(self, tensor: Any) -> str:
+        if tensor.memory.read_only:
+            return "memory that kernels may not write (CL_MEM_READ_ONLY); make it with CL_MEM_READ_WRITE"
         return ""
 
     def host_view(self, tensor: Any) -> NDArray[Any] | None:

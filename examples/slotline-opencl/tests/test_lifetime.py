@@ -67,7 +67,7 @@ def test_events_and_memory_do_not_pile_up(backend: OpenclBackend) -> None:
     for _ in range(6):
         some()
     assert len(runtime._events) <= 500  # as many as were ever on their way, not as many as there were
-    assert len(runtime._host) <= 110
+    assert len(runtime._mapped) <= 110
     assert len(list(runtime.space)) == 2 + len(runtime._memory)
     assert not any(lane.copies for lane in runtime._lanes.values())
 
@@ -84,7 +84,7 @@ def test_close_gives_everything_back_and_ends_the_object() -> None:
     runtime: Any = backend.runtime
     backend.close()
     backend.close()
-    assert not runtime._host
+    assert not len(runtime._mapped)
     assert not runtime._memory
     for held in (tensor, batch["input_ids"]):
         with pytest.raises(sl.DeviceError, match="given back when the backend was closed"):

@@ -5,34 +5,17 @@ from __future__ import annotations
 import ctypes
 import itertools
 import threading
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import pyopencl as cl
-from numpy.typing import NDArray
 
 from slotline.core.runtime import Copy, Runtime
 from slotline_opencl.failures import failed, native
+from slotline_opencl.lane import Lane
+from slotline_opencl.mapped import MappedMemory
 from slotline_opencl.memory import AddressSpace, Memory
-
-
-class Lane:
-    """A queue, with the events of the copies on it that touch host memory.
-
-    pyopencl *waits* for such an event when its object is dropped, so each is kept until it has passed.
-    """
-
-    def __init__(self, queue: cl.CommandQueue) -> None:
-        self.queue = queue
-        self.copies: deque[cl.Event] = deque()
-
-    def sweep(self) -> None:
-        """Drop the events that have passed; those of a queue pass in order."""
-        while self.copies and self.copies[0].command_execution_status <= cl.command_execution_status.COMPLETE:
-            self.copies.popleft()
 
 
 class OpenclRuntime(Runtime):
@@ -49,8 +32,7 @@ class OpenclRuntime(Runtime):
         self._numbers = itertools.count(1)
         self._events: dict[int, cl.Event | None] = {}
         self._memory: dict[int, Memory] = {}
-        self._mapping: cl.CommandQueue | None = None
-        self._host: dict[int, tuple[cl.Buffer, NDArray[np.uint8]]] = {}
+        self._mapped = MappedMemory(self.context, self.device)
         self._closed = False
 
     # -- streams
@@ -194,25 +176,11 @@ class OpenclRuntime(Runtime):
         memory.release()
 
     def allocate_host(self, nbytes: int) -> int:
-        """Memory of the driver's choice, mapped for good: page-locked on every driver that knows such memory."""
         self.require_open()
-        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
-        both = cl.map_flags.READ | cl.map_flags.WRITE
-        with native("clEnqueueMapBuffer", f"{nbytes} bytes of host memory"):
-            buffer = cl.Buffer(self.context, flags, max(nbytes, 1))
-            if self._mapping is None:  # of its own: a mapping waits for what was queued before it
-                self._mapping = cl.CommandQueue(self.context, self.device)
-            shape = (max(nbytes, 1),)
-            array, _ = cl.enqueue_map_buffer(self._mapping, buffer, both, 0, shape, np.uint8, is_blocking=True)
-        address = int(array.ctypes.data)
-        self._host[address] = buffer, array
-        return address
+        return self._mapped.allocate(nbytes)
 
     def free_host(self, address: int) -> None:
-        buffer, array = self._host.pop(address)
-        with native("clEnqueueUnmapMemObject"):
-            _unmap(array)
-            buffer.release()
+        self._mapped.free(address)
 
     # -- copies
 
@@ -286,14 +254,12 @@ class OpenclRuntime(Runtime):
             self._release()
 
     def _release(self) -> None:
-        for address in list(self._host):
-            self.free_host(address)
+        self._mapped.close()
         self._memory.clear()
         for memory in self.space:
             if memory.own:
                 memory.release()
         self._events.clear()
-        self._mapping = None
         self._lanes.clear()
         self._orphans.clear()
         self._aliases.clear()
@@ -302,10 +268,3 @@ class OpenclRuntime(Runtime):
 def _host(address: int, nbytes: int) -> Any:
     """Host memory as something that pyopencl takes; whoever called keeps it alive."""
     return (ctypes.c_uint8 * nbytes).from_address(address)
-
-
-def _unmap(array: NDArray[Any]) -> None:
-    base: Any = array.base
-    while not isinstance(base, cl.MemoryMap):
-        base = base.base
-    base.release()

@@ -76,6 +76,21 @@ def test_b4_b7_without_pyopencl_it_says_what_to_install() -> None:
     assert "pip install 'pyopencl[pocl]'" in text
 
 
+def test_f_without_ml_dtypes_a_bfloat16_field_is_refused_by_name() -> None:
+    body = """
+config = sl.BatchConfig(
+    max_num_seqs=2, max_model_len=8, max_chunk_tokens=4, block_size=4, vocab_size=9, spec_method="mtp",
+    num_draft_tokens=1, hidden_size=3, hidden_dtype="bfloat16",
+)
+backend = sl.load_backend("opencl")
+print(json.dumps(why(lambda: sl.SlotBatch(sl.mtp_layout(config), backend))))
+"""
+    kind, text, _ = child(body, before="sys.modules['ml_dtypes'] = None")
+    assert kind == "LayoutError"
+    assert "bfloat16" in text
+    assert "ml_dtypes" in text
+
+
 def test_b4_a_pyopencl_that_cannot_be_imported_keeps_its_error(tmp_path: Any) -> None:
     (tmp_path / "pyopencl.py").write_text("raise ImportError('libOpenCL.so.1: cannot open shared object file')")
     kind, text, cause = child(WHY, before=f"sys.path.insert(0, {str(tmp_path)!r})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from conftest import Busy
@@ -48,6 +49,25 @@ def test_w4_w6_sources_may_change_while_the_device_is_busy(backend: OpenclBacken
         want[1:, ::2] += 100
         assert np.array_equal(backend.read(tensor), want)
     assert backend.retained == 0
+
+
+def test_w4_without_page_locked_memory_what_lands_is_the_same() -> None:
+    class Pageable(OpenclBackend):
+        abilities = replace(OpenclBackend.abilities, pinned_memory=False)
+
+    backend = Pageable(staging_bytes=1024)
+    tensor = backend.empty([("x", (10, 50), "int64")])["x"]
+    source = np.zeros(50, np.int64)
+    for i in range(10):
+        source[...] = i
+        backend.async_set_value(tensor[i], source)
+        backend.async_set_value(tensor[i, ::2], source[::2] + 100)
+    source[...] = -1
+    want = np.repeat(np.arange(10), 50).reshape(10, 50)
+    want[:, ::2] += 100
+    assert backend.staging == "pageable"
+    assert np.array_equal(backend.download(tensor).array(), want)
+    backend.close()
 
 
 def test_w6_a_device_source_is_read_in_its_turn(backend: OpenclBackend, busy: Busy) -> None:

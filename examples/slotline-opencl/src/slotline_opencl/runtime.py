@@ -210,6 +210,8 @@ class OpenclRuntime(Runtime):
     ) -> None:
         if not width or not height:
             return
+        if min(dst_pitch, src_pitch) < width:  # not every driver looks
+            raise failed("copy_2d", -30, f"a pitch is {min(dst_pitch, src_pitch)}, allowed: the width {width} and more")
         lane = self.lane(stream)
         region = (width, height, 1)
         if way == Copy.DEVICE_TO_DEVICE:

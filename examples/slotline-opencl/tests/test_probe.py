@@ -175,5 +175,8 @@ def test_b3_a_probe_of_a_device_that_fails_is_a_verdict(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(kernels, "SOURCE", "__kernel void broken() { no_such_call(); }")
     found = OpenclBackend.probe()
-    assert not found.usable
+    assert (found.usable, found.raised) == (False, False)  # no fault of the plugin's
     assert "CL_BUILD_PROGRAM_FAILURE" in found.reason
+    with pytest.raises(sl.BackendUnavailable, match="CL_BUILD_PROGRAM_FAILURE") as caught:
+        sl.load_backend("opencl")
+    assert isinstance(caught.value.__cause__, sl.DeviceError)

@@ -84,6 +84,10 @@ def test_b9_what_is_no_stream_here_is_refused(backend: OpenclBackend, cells: Any
     if device.queue_properties & mixed:
         with pytest.raises(ValueError, match="runs out of order"):
             backend.async_set_value(cells, 1, stream=cl.CommandQueue(backend.queue().context, properties=mixed))
+        with pytest.raises(ValueError, match="runs out of order"):
+            OpenclBackend(queue=cl.CommandQueue(backend.queue().context, properties=mixed))
+    with pytest.raises(TypeError, match=r"queue is int, allowed: pyopencl\.CommandQueue"):
+        OpenclBackend(queue=3)
     assert not backend.read(cells).any()
 
 

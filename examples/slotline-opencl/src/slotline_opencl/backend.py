@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from slotline.core.device import Abilities, Event, Probe
+from slotline.core.errors import BackendUnavailable, DeviceError
 from slotline.core.streamed import StreamedBackend
 from slotline_opencl import devices
 
@@ -23,7 +24,8 @@ class OpenclBackend(StreamedBackend):
     An engine that has OpenCL memory of its own gives its ``queue``, an in-order ``pyopencl.CommandQueue``: the backend
     works in its context, and stream 0 is that queue.
 
-    Raises ``BackendUnavailable`` where there is no such device, ``DeviceError`` where it fails.
+    Raises ``BackendUnavailable`` where there is no such device, ``DeviceError`` where it fails, ``TypeError`` or
+    ``ValueError`` for a queue that is none or runs out of order.
     """
 
     name = "opencl"
@@ -33,19 +35,21 @@ class OpenclBackend(StreamedBackend):
 
     def __init__(self, *, queue: Any = None, **options: Any) -> None:
         super().__init__(**options)
-        found = devices.choose(self.device) if queue is None else queue.device
+        found = devices.choose(self.device) if queue is None else devices.require_queue(queue)
         from slotline_opencl import parts
 
-        made = parts.make(parts.new_queue(found) if queue is None else queue, f"opencl:{self.device}")
-        self._made = made
-        self.start(*made)
+        self._made = parts.make(parts.new_queue(found) if queue is None else queue)
+        self.start(*self._made)
 
     @classmethod
     def _probe(cls, *, framework: str | None, vendor: str | None, device: int) -> Probe:
         found = devices.choose(device)
         from slotline_opencl import parts
 
-        staging = parts.try_out(found)
+        try:
+            staging = parts.try_out(found)
+        except DeviceError as error:  # the device's fault, not this plugin's
+            raise BackendUnavailable(str(error)) from error
         details = {**devices.details(found), "staging": staging, "apply": "opencl"}
         by_name = devices.kind(found) == "cpu"  # no accelerator; "auto" has cpu itself for that
         return Probe(usable=True, versions=devices.versions(found), details=details, by_name_only=by_name)

@@ -66,6 +66,24 @@ def choose(index: int) -> Any:
     return devices[index]
 
 
+def require_queue(queue: Any) -> Any:
+    """The device of an engine's own queue, checked as ``choose`` does, and the queue as well."""
+    cl = load_pyopencl()
+    if not isinstance(queue, cl.CommandQueue):
+        raise TypeError(f"queue is {type(queue).__name__}, allowed: pyopencl.CommandQueue")
+    require_in_order(queue)
+    problem = lacks(queue.device)
+    if problem:
+        raise BackendUnavailable(f"the queue's device, {queue.device.name.strip()}: {problem}")
+    return queue.device
+
+
+def require_in_order(queue: Any) -> None:
+    """``ValueError`` for a queue whose commands may pass each other."""
+    if queue.properties & load_pyopencl().command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE:
+        raise ValueError("the queue runs out of order, allowed: in-order queues")
+
+
 def lacks(device: Any) -> str:
     """What a device lacks of what this backend needs; empty if nothing."""
     if tuple(int(part) for part in _version(device).split(".")) < (1, 2):

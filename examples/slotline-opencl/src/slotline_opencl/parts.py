@@ -22,11 +22,11 @@ class Parts(NamedTuple):
     applier: OpenclApplier
 
 
-def make(queue: Any, place: str) -> Parts:
+def make(queue: Any) -> Parts:
     """The parts over a compute queue. ``DeviceError`` where the device fails."""
     runtime = OpenclRuntime(queue)
     kernels = Kernels(runtime.context, runtime.device)
-    tensors = OpenclTensors(runtime, kernels, place)
+    tensors = OpenclTensors(runtime, kernels)
     return Parts(runtime, tensors, OpenclApplier(runtime, kernels, tensors))
 
 
@@ -38,7 +38,7 @@ def new_queue(device: Any) -> cl.CommandQueue:
 
 def try_out(device: Any) -> str:
     """Make the parts, compile, copy there and back, and give everything back; what staging memory there is."""
-    parts = make(new_queue(device), "opencl")
+    parts = make(new_queue(device))
     try:
         return staging_kind(parts.runtime)[1]
     finally:

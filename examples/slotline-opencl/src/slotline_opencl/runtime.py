@@ -12,6 +12,7 @@ from typing import Any
 import pyopencl as cl
 
 from slotline.core.runtime import Copy, Runtime
+from slotline_opencl.devices import require_in_order
 from slotline_opencl.failures import failed, native
 from slotline_opencl.lane import Lane
 from slotline_opencl.mapped import MappedMemory
@@ -77,8 +78,7 @@ class OpenclRuntime(Runtime):
                 return self._aliases.get(handle, handle)
             if queue.context != self.context or queue.device != self.device:
                 raise ValueError("the queue belongs to another context or device; make the backend with queue=...")
-            if queue.properties & cl.command_queue_properties.OUT_OF_ORDER_EXEC_MODE_ENABLE:
-                raise ValueError("the queue runs out of order, allowed: in-order queues")
+            require_in_order(queue)
         with self._lock:
             self._lanes.setdefault(handle, Lane(queue))
         return handle

@@ -33,8 +33,8 @@ class OpenclTensors(DeviceTensors):
     framework = "numpy"
     versions = {"numpy": np.__version__, "pyopencl": cl.VERSION_TEXT}  # noqa: RUF012
 
-    def __init__(self, runtime: OpenclRuntime, kernels: Kernels, place: str) -> None:
-        self.runtime, self.kernels, self.place = runtime, kernels, place
+    def __init__(self, runtime: OpenclRuntime, kernels: Kernels) -> None:
+        self.runtime, self.kernels = runtime, kernels
         self.lacks = {} if _knows_bfloat16() else {"bfloat16": "float32, or install ml_dtypes"}
 
     def empty(self, shape: tuple[int, ...], dtype: str) -> OpenclTensor:
@@ -65,7 +65,7 @@ class OpenclTensors(DeviceTensors):
             shape=tensor.shape,
             strides=tensor.strides,
             dtype=tensor.dtype.name,
-            place=self.place,
+            place="opencl",
             pointer=tensor.address,
         )
 

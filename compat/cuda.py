@@ -152,7 +152,7 @@ def _name(status: Any, code: int) -> str | None:
 
 def _find(part: str) -> ModuleType:
     new, old, needed = _PATHS[part]
-    failures: list[ImportError | AttributeError] = []
+    failures: list[Exception] = []
     for path in (new, old):
         try:
             with warnings.catch_warnings():
@@ -160,7 +160,7 @@ def _find(part: str) -> ModuleType:
                 found = importlib.import_module(path)
             getattr(found, needed)
             return found
-        except (ImportError, AttributeError) as error:
+        except Exception as error:  # noqa: BLE001  (a file of anybody's that is imported as 'cuda' may raise anything)
             failures.append(error)
     hidden = _hidden_by()
     if hidden:
@@ -169,14 +169,15 @@ def _find(part: str) -> ModuleType:
         ) from failures[0]
     broken = [e for e in failures if not _is_absent(e)]
     if broken:
-        raise BackendUnavailable(f"the CUDA bindings are installed but broken: {broken[0]}") from broken[0]
+        said = f"{type(broken[0]).__name__}: {broken[0]}"
+        raise BackendUnavailable(f"the CUDA bindings are installed but broken: {said}") from broken[0]
     raise BackendUnavailable(
         f"no CUDA bindings: neither {new} nor {old} can be imported; "
         "pip install 'slotline[cuda]' (cuda-bindings 12.8 or newer; cuda-python from 11.8 on serves too)"
     ) from failures[0]
 
 
-def _is_absent(error: ImportError | AttributeError) -> bool:
+def _is_absent(error: Exception) -> bool:
     """The path is not there at all, instead of failing while it is imported."""
     paths = {p for new, old, _ in _PATHS.values() for p in (new, old)} | {"cuda", "cuda.bindings"}
     return isinstance(error, ModuleNotFoundError) and error.name in paths
@@ -195,5 +196,12 @@ def _hidden_by() -> str | None:
         return None
     if spec.submodule_search_locations is None:
         return spec.origin
-    parts = {p.name.split(".")[0] for folder in spec.submodule_search_locations for p in Path(folder).glob("*")}
-    return None if parts & {"bindings", "cudart"} else str(Path(spec.origin).parent)
+    there = [path for folder in spec.submodule_search_locations for path in Path(folder).glob("*")]
+    return None if any(_is_part(path) for path in there) else str(Path(spec.origin).parent)
+
+
+def _is_part(path: Path) -> bool:
+    """The package of the new bindings, or a compiled module of the old ones; ``bindings.cpp`` is neither."""
+    if path.is_dir():
+        return path.name == "bindings" and any(path.glob("runtime*"))
+    return path.name.split(".")[0] == "cudart" and path.suffix in (".so", ".pyd", ".py")

@@ -16,7 +16,7 @@ import slotline.core.strided as strided
 import slotline.core.values as values
 from slotline.core import live
 from slotline.core.device import DONE, Abilities, Download, Event, Probe, TensorInfo
-from slotline.core.errors import BackendUnavailable, LayoutError, nearest
+from slotline.core.errors import BackendUnavailable, DeviceError, LayoutError, nearest
 from slotline.core.hooks import Hooks
 from slotline.core.layout import BufferLayout, numpy_dtype
 from slotline.core.stats import Stats
@@ -120,6 +120,13 @@ class Backend(Hooks):
         """The handle of ``stream`` in any form of B9; 0 where the device has no streams, whatever the handle."""
         stream_handle(stream)
         return 0
+
+    def new_stream(self) -> Any:
+        """A new stream that orders itself with no other, as ``stream=`` takes it (B9).
+
+        ``DeviceError`` where the device has none: there every call has happened when it returns.
+        """
+        raise DeviceError(self.name, "new_stream", None, None, "the device has no streams; leave stream= out")
 
     # -- memory
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slotline.core import derived
+from slotline.core import derived, recorded
 from slotline.core.backend import Backend
 from slotline.core.buffers import Buffers
 from slotline.core.errors import LayoutError, nearest
@@ -16,6 +16,7 @@ from slotline.core.fetch import Fetch, Output
 from slotline.core.insert import InsertReceipt, insert_tasks
 from slotline.core.layout import BufferLayout
 from slotline.core.plan import Planner
+from slotline.core.recording import Recorder
 from slotline.core.segments import Block, write_rows
 from slotline.core.side import Sides, SideTable
 from slotline.core.slots import SlotTable
@@ -52,6 +53,8 @@ class SlotBatch:
         self.num_blocks = layout.config.num_blocks
         self.slots = SlotTable(layout.config)
         self.sides = Sides(layout.config.max_num_seqs)
+        self.recorder: Recorder | None = None
+        """What writes a recording of this batch, while there is one (``slotline.record``)."""
         adopted = dict(tensors or {})
         for name in (*adopted, *(chosen := set(only or ()))):
             layout[name]
@@ -126,14 +129,22 @@ class SlotBatch:
         if isinstance(num_blocks, bool) or not isinstance(num_blocks, (int, np.integer)) or num_blocks < 1:
             raise ValueError(f"num_blocks is {num_blocks!r}, allowed: a whole number of at least 1")
         self.num_blocks = int(num_blocks)
+        if self.recorder is not None:
+            self.recorder.add(recorded.NumBlocks(num_blocks=self.num_blocks))
 
     def swap(self, i: int, j: int) -> None:
         """Exchange two slots: every per-slot field, mirrors, side tables, owners (S4)."""
-        derived.swap(self, self._slot(i), self._slot(j))
+        i, j = self._slot(i), self._slot(j)
+        derived.swap(self, i, j)
+        if self.recorder is not None:
+            self.recorder.add(recorded.Swap(i=i, j=j))
 
     def condense(self) -> list[tuple[int, int]]:
         """Close the gaps between occupied slots; the moves (from, to) in order (S5)."""
-        return derived.condense(self)
+        moves = derived.condense(self)
+        if self.recorder is not None:
+            self.recorder.add(recorded.Condense())
+        return moves
 
     def release(self, request_ids: Iterable[str], *, stream: Any = None) -> InsertReceipt:
         """Free the slots of requests that have ended, as FinishTasks do (L7)."""
@@ -145,6 +156,8 @@ class SlotBatch:
     def reset(self) -> None:
         """Everything as in a new batch, in the same memory; open steps become stale (S6)."""
         derived.reset(self)
+        if self.recorder is not None:
+            self.recorder.add(recorded.Reset())
 
     def digest(self) -> str:
         """A hash of every byte of every field, and of the slot map with its epochs."""
@@ -165,6 +178,8 @@ class SlotBatch:
         ticket = Ticket(self, take_rows(self, rows))
         ticket.record_lengths()
         ticket.open()
+        if self.recorder is not None:
+            self.recorder.prepared_step(ticket, packed=False)
         return ticket
 
     def fetch(self, step: Ticket, *, extra: Mapping[str, Any] | None = None) -> Fetch:
@@ -204,6 +219,8 @@ class SlotBatch:
                 write_rows(
                     Block(self.layout.index(field.name), np.array([slot]), at, tokens), host, field.slot_axis or 0
                 )
+        if self.recorder is not None:
+            self.recorder.taken(step)
 
     # -- side tables and callbacks (F5)
 

@@ -84,6 +84,8 @@ def commit_step(batch: SlotBatch, step: Ticket, accept_tokens: Any, accept_num: 
     if stale:
         batch.stats.add("stale_results", "commit", len(stale))
     _tell_host(batch, step, places)
+    if batch.recorder is not None:
+        batch.recorder.committed(step, tokens, count)
 
 
 def commit_rows(xp: Any, reads: Mapping[str, Array], w: Mapping[str, Array], config: BatchConfig, moved: bool) -> None:

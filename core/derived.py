@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from slotline.core.batch import SlotBatch
+    from slotline.core.field import Field
 
 
 class Difference(NamedTuple):
@@ -84,13 +85,16 @@ def reset(batch: SlotBatch) -> None:
             released(request_id, slot)
 
 
-def digest(batch: SlotBatch) -> str:
-    """64 hexadecimal digits over every byte of every field and over the slot map with its epochs."""
+def digest(batch: SlotBatch, hide: Callable[[Field, NDArray[Any]], NDArray[Any]] | None = None) -> str:
+    """64 hexadecimal digits over every byte of every field and over the slot map with its epochs.
+
+    ``hide``: what each field's cells are replaced by first (a redacted recording's token ids).
+    """
     hasher = hashlib.blake2b(batch.layout.fingerprint.encode(), digest_size=32)
     for f in batch.layout:
-        hasher.update(np.ascontiguousarray(batch.host_array(f.name)).reshape(-1).view(np.uint8).data)
-        if f.residency == "mirrored":
-            hasher.update(np.ascontiguousarray(batch.mirror(f.name)).reshape(-1).view(np.uint8).data)
+        for array in (batch.host_array(f.name), *([batch.mirror(f.name)] if f.residency == "mirrored" else [])):
+            shown = array if hide is None else hide(f, array)
+            hasher.update(np.ascontiguousarray(shown).reshape(-1).view(np.uint8).data)
     hasher.update(msgspec.json.encode([(slot, o.request_id, o.epoch) for slot, o in batch.slots]))
     return hasher.hexdigest()
 

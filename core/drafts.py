@@ -47,6 +47,8 @@ def commit_drafts(batch: SlotBatch, step: Ticket, draft_tokens: Any) -> None:
         live="places",
         changed={"result": step.result},
     )
+    if batch.recorder is not None:
+        batch.recorder.committed_drafts(step, drafts)
 
 
 def require_newest(step: Ticket, doing: str, slots: Collection[int] | None = None) -> None:

@@ -114,6 +114,8 @@ class Field:
     """A commit or a draft writes this field on the device."""
     key: str = field(default="", kw_only=True)
     twin_of: str | None = field(default=None, kw_only=True)
+    token_ids: bool = field(default=False, kw_only=True)
+    """It holds token ids, which are users' text: a redacted recording hides them (rule R)."""
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__

@@ -65,6 +65,9 @@ def insert_tasks(
     """
     if on_invalid not in ("raise", "skip"):
         raise ValueError(f"on_invalid is {on_invalid!r}, allowed: 'raise', 'skip'")
+    recorder = batch.recorder
+    if recorder is not None:
+        tasks = list(tasks)
     checked = check(batch, tasks)
     if checked.faults and on_invalid == "raise":
         raise TaskError(checked.faults, checked.hints)
@@ -77,6 +80,8 @@ def insert_tasks(
     _continue(batch, checked, chunks)
     _decode(batch, checked)
     batch.sides.put(checked.take_slots, made)
+    if recorder is not None:
+        recorder.inserted(list(tasks), checked, packet)
     _tell(batch, checked)
     table = batch.slots
     owners = [r for r in checked.named if r in table.by_id]

@@ -33,7 +33,7 @@ def encode(record: msgspec.Struct, magic: bytes) -> bytes:
     body = msgspec.msgpack.encode(record)
     if len(body) > MAX_BYTES:
         raise PacketError(f"the record has {len(body)} bytes, allowed: {MAX_BYTES}")
-    return HEADER.pack(magic, VERSION, 0, len(body), _checksum(body)) + body
+    return HEADER.pack(magic, VERSION, 0, len(body), checksum(body)) + body
 
 
 def decode(data: Buffer, magic: bytes, kind: type[T], what: str) -> T:
@@ -47,7 +47,7 @@ def decode(data: Buffer, magic: bytes, kind: type[T], what: str) -> T:
     raw = bytes(data)
     if len(raw) < HEADER.size:
         raise PacketError(f"{what}: at least {HEADER.size} bytes, got {len(raw)}")
-    found, version, flags, size, checksum = HEADER.unpack_from(raw)
+    found, version, flags, size, given = HEADER.unpack_from(raw)
     if found != magic:
         raise PacketError(f"not {what}: it begins with {found!r}, not {magic!r}")
     if (version, flags) != (VERSION, 0):
@@ -57,10 +57,8 @@ def decode(data: Buffer, magic: bytes, kind: type[T], what: str) -> T:
             f"{what}: the header says {size} bytes behind it, got {len(raw) - HEADER.size}, allowed: {MAX_BYTES}"
         )
     body = raw[HEADER.size :]
-    if checksum != _checksum(body):
-        raise PacketError(
-            f"{what}: the checksum is {checksum.hex()}, the bytes give {_checksum(body).hex()}; send again"
-        )
+    if given != checksum(body):
+        raise PacketError(f"{what}: the checksum is {given.hex()}, the bytes give {checksum(body).hex()}; send again")
     try:
         record = msgspec.msgpack.decode(body, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -72,7 +70,8 @@ def decode(data: Buffer, magic: bytes, kind: type[T], what: str) -> T:
     return record
 
 
-def _checksum(body: bytes) -> bytes:
+def checksum(body: Buffer) -> bytes:
+    """8 bytes over the body of a record."""
     return hashlib.blake2b(body, digest_size=8).digest()
 
 

@@ -6,6 +6,8 @@ This table is the only place that lists them. Shapes, dtypes and fills: "The sta
 
 from __future__ import annotations
 
+from functools import partial
+
 from slotline.core.config import BatchConfig
 from slotline.core.errors import ConfigError
 from slotline.core.field import Field, Rule, column, extra
@@ -37,10 +39,10 @@ def target_layout(config: BatchConfig, *, multimodal: bool = False) -> BufferLay
 
     Groups for ``.without``: penalties, bad_words, thinking, logprobs, engine, multimodal.
     """
-    token = config.token_dtype
+    ids = partial(Field, dtype=config.token_dtype, token_ids=True)
     fields = [
-        Field("token_ids_all", (S, L), token, -1, on=_given("history"), step_writes=True),
-        Field("input_ids", (S, C), token, config.pad_token_id, step_writes=True,
+        ids("token_ids_all", (S, L), fill=-1, on=_given("history"), step_writes=True),
+        ids("input_ids", (S, C), fill=config.pad_token_id, step_writes=True,
               on=_chunks(column("chunk"), column("first_token"))),
         Field("prompt_lens", (S,), "int32", 0, residency="mirrored", on=_given("prompt_len")),
         *_lengths(""),
@@ -48,16 +50,16 @@ def target_layout(config: BatchConfig, *, multimodal: bool = False) -> BufferLay
         Field("block_tables", (S, BLOCKS), "int32", -1, residency="mirrored", on=_tables()),
         Field("encoder_block_lens", (S,), "int32", 0, residency="mirrored",
               on={**_chunks(column("num_blocks"), column("num_blocks")), "decode": column("num_blocks")}),
-        Field("draft_tokens", (S, DRAFT_ROW), token, -1, step_writes=True,
+        ids("draft_tokens", (S, DRAFT_ROW), fill=-1, step_writes=True,
               on={"handover": column("first_step_tokens")}),
         Field("actual_draft_token_num", (S,), "int32", 0, step_writes=True,
               on={"handover": column("num_first_step_drafts")}),
-        Field("accept_tokens", (S, DRAFT_ROW), token, -1, step_writes=True),
+        ids("accept_tokens", (S, DRAFT_ROW), fill=-1, step_writes=True),
         Field("accept_num", (S,), "int32", 0, step_writes=True),
-        Field("next_tokens", (S,), token, -1, step_writes=True),
+        ids("next_tokens", (S,), fill=-1, step_writes=True),
         Field("finish_reason", (S,), "int32", 0, step_writes=True, on={"handover": column("finish_reason")}),
         Field("stop_match", (S, 2), "int32", -1, step_writes=True, on={"handover": column("stop_match")}),
-        Field("stop_seqs", (S, "max_stop_seqs", "stop_seqs_max_len"), token, -1, on=_given("stop_seqs")),
+        ids("stop_seqs", (S, "max_stop_seqs", "stop_seqs_max_len"), fill=-1, on=_given("stop_seqs")),
         Field("stop_seqs_len", (S, "max_stop_seqs"), "int32", 0, on=_given("stop_seqs_len")),
         Field("ignore_eos", (S,), "bool", False, on=_given("ignore_eos")),
         Field("min_dec_len", (S,), "int32", 0, on=_given("min_dec_len")),
@@ -70,7 +72,7 @@ def target_layout(config: BatchConfig, *, multimodal: bool = False) -> BufferLay
         Field("penalty_score", (S,), "float32", 1.0, group="penalties", on=_given("penalty_score")),
         Field("frequency_score", (S,), "float32", 0.0, group="penalties", on=_given("frequency_score")),
         Field("presence_score", (S,), "float32", 0.0, group="penalties", on=_given("presence_score")),
-        Field("bad_tokens", (S, "max_bad_tokens"), token, -1, group="bad_words", on=_given("bad_tokens")),
+        ids("bad_tokens", (S, "max_bad_tokens"), fill=-1, group="bad_words", on=_given("bad_tokens")),
         Field("bad_tokens_len", (S,), "int32", 0, group="bad_words", on=_given("num_bad_tokens")),
         Field("enable_thinking", (S,), "bool", False, group="thinking", on=_given("enable_thinking")),
         Field("max_think_lens", (S,), "int32", -1, group="thinking", on=_given("max_think_lens")),
@@ -80,7 +82,7 @@ def target_layout(config: BatchConfig, *, multimodal: bool = False) -> BufferLay
         Field("temp_scaled_logprobs", (S,), "bool", False, group="logprobs", on=_given("temp_scaled_logprobs")),
         Field("top_p_normalized_logprobs", (S,), "bool", False, group="logprobs",
               on=_given("top_p_normalized_logprobs")),
-        Field("step_draft_tokens", (S, DRAFT_ROW), token, -1, group="engine", engine_writes=True),
+        ids("step_draft_tokens", (S, DRAFT_ROW), fill=-1, group="engine", engine_writes=True),
         Field("step_seq_lens_this_time", (S,), "int32", 0, group="engine", engine_writes=True),
         Field("is_block_step", (S,), "bool", False, group="engine", engine_writes=True),
     ]  # fmt: skip
@@ -98,13 +100,13 @@ def mtp_layout(config: BatchConfig) -> BufferLayout:
     """The fields of the MTP drafter, named ``mtp.*``; only with ``spec_method="mtp"``, else ``ConfigError``."""
     if config.spec_method != "mtp":
         raise ConfigError(f"mtp_layout needs spec_method='mtp', this config has {config.spec_method!r}")
-    token, decode = config.token_dtype, config.role == "decode"
+    ids, decode = partial(Field, dtype=config.token_dtype, token_ids=True), config.role == "decode"
     rollback = 1 if decode else 0
     recompute = 0 if decode else config.num_levels - 1
     fields = [
-        Field("mtp.input_ids", (S, C), token, config.pad_token_id,
+        ids("mtp.input_ids", (S, C), fill=config.pad_token_id,
               on=_chunks(column("shifted_chunk"), config.pad_token_id)),
-        Field("mtp.lookahead_tokens", (S, "num_levels"), token, -1, on=_chunks(column("lookahead"), -1)),
+        ids("mtp.lookahead_tokens", (S, "num_levels"), fill=-1, on=_chunks(column("lookahead"), -1)),
         *_lengths("mtp."),
         Field("mtp.block_tables", (S, BLOCKS), "int32", -1, on=_tables()),
         Field("mtp.recompute_token_num", (S,), "int32", 0, on={"prefill": recompute}),
@@ -117,7 +119,7 @@ def mtp_layout(config: BatchConfig) -> BufferLayout:
                   on=_given("hidden_state"))
         )  # fmt: skip
     if config.hybrid is not None:
-        fields.append(Field("input_ids_cpu", (S, L), token, -1, residency="host", on=_given("history")))
+        fields.append(ids("input_ids_cpu", (S, L), fill=-1, residency="host", on=_given("history")))
     return BufferLayout(config, fields)
 
 

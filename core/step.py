@@ -58,6 +58,8 @@ class Step(Ticket):
             self.num_tokens = _num_tokens(num_tokens, max(taken.bound, 1))
         self.arrays = self._pack()
         self.open()
+        if batch.recorder is not None:
+            batch.recorder.prepared_step(self, packed=True)
 
     def __getattr__(self, name: str) -> Any:
         if name in Packed._fields:

@@ -98,6 +98,9 @@ class StreamedBackend(Backend):
         """The handle of ``stream`` in any form of B9, the framework's own streams too; None: the current one."""
         return self.transfers.events.handle(stream)
 
+    def new_stream(self) -> int:
+        return self.runtime.create_stream()
+
     def _writable(self, stream: Any, what: str) -> int:
         """The handle of a stream that may be written on; ``DeviceError`` while a graph is captured from it."""
         handle = self.stream(stream)

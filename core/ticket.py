@@ -168,6 +168,8 @@ class Ticket:
         """Give the step up: its rows are as if it had never been prepared. ``TaskError`` if it is not open."""
         self.require("open", "discard")
         self.close("discarded")
+        if self.batch.recorder is not None:
+            self.batch.recorder.discarded(self)
 
     def require(self, state: str, doing: str) -> None:
         """``TaskError`` unless the ticket is in ``state``."""

@@ -33,7 +33,10 @@ def find(framework: str | None, device: int) -> Probe:
     versions: dict[str, str] = {}
     details: dict[str, str] = {}
     why = ""
-    cuda.require_driver()
+    try:
+        cuda.require_driver()
+    except cuda.NoDriver as error:
+        raise cuda.NoDriver("; ".join([str(error), *_also_missing(name)])) from error
     try:
         count = int(cuda.call(cuda.runtime().cudaGetDeviceCount))
         versions["bindings"] = cuda.version()
@@ -56,6 +59,18 @@ def find(framework: str | None, device: int) -> Probe:
     parts = make(name, device, tensors)
     _, staging = staging_kind(parts.runtime)
     return Probe(usable=True, versions=versions, details={**details, **parts.details, "staging": staging})
+
+
+def _also_missing(framework: str) -> list[str]:
+    """What else a machine without a driver lacks, so that it is told at once; no framework is imported for it."""
+    missing: list[str] = []
+    try:
+        cuda.runtime()
+    except BackendUnavailable as error:
+        missing.append(str(error))
+    if find_spec(framework) is None:
+        missing.append(f"{framework} is not installed; install its CUDA build")
+    return missing
 
 
 def make_tensors(framework: str, device: int) -> DeviceTensors:

@@ -66,10 +66,6 @@ class SimBackend(StreamedBackend):
 
     # -- streams, for an engine's loop
 
-    def new_stream(self) -> int:
-        """A stream of its own; a handle for ``stream=`` and ``on_stream``."""
-        return self.runtime.create_stream()
-
     def on_stream(self, stream: Any) -> AbstractContextManager[int]:
         """Inside, ``stream`` is this thread's current stream."""
         return self._sim.on_stream(self.stream(stream))

@@ -31,6 +31,7 @@ from slotline.core.packet import Packet
 from slotline.core.padding import pad_stop_sequences
 from slotline.core.peer import Peer, check_peer
 from slotline.core.quantities import Ended
+from slotline.core.recording import record_batch as record
 from slotline.core.registry import BackendInfo, list_backends, load_backend
 from slotline.core.sampling import SamplingParams
 from slotline.core.side import SideTable
@@ -122,6 +123,7 @@ __all__ = [
     "pad_stop_sequences",
     "prepare_draft",
     "prepare_step",
+    "record",
     "target_layout",
     "validate",
     "verify_greedy",

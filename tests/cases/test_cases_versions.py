@@ -142,7 +142,7 @@ def test_x2_bindings_that_are_broken_say_what_broke(tmp_path: Path) -> None:
         print(json.dumps([str(error), type(error.__cause__).__name__]))
     """
     text, cause = ask(folder, script)
-    assert "installed but broken: No module named 'libcudart_that_is_missing'" in text
+    assert "installed but broken: ModuleNotFoundError: No module named 'libcudart_that_is_missing'" in text
     assert cause == "ModuleNotFoundError"
 
 
@@ -164,6 +164,25 @@ def test_x2_what_hides_the_bindings_is_named(form: str, tmp_path: Path) -> None:
     text = ask(Path(path), script)
     assert f"hidden by {hiding if form == 'file' else here / 'cuda'}" in text
     assert "rename it" in text
+
+
+@pytest.mark.parametrize("content", ["1 +", "raise RuntimeError('mine')", "raise OSError('mine')"])
+def test_x2_what_hides_the_bindings_may_fail_in_any_way(content: str, tmp_path: Path) -> None:
+    stub(tmp_path / "site", "13.0.0")
+    here = tmp_path / "here"
+    (here / "cuda").mkdir(parents=True)
+    (here / "cuda" / "__init__.py").write_text(content)
+    (here / "cuda" / "bindings.cpp").write_text("")  # a folder of CUDA sources, such as projects have
+    script = """
+    from slotline.core.errors import BackendUnavailable
+    try:
+        cuda.runtime()
+    except BackendUnavailable as error:
+        print(json.dumps([str(error), type(error.__cause__).__name__]))
+    """
+    text, cause = ask(Path(f"{here}{os.pathsep}{tmp_path / 'site'}"), script)
+    assert f"hidden by {here / 'cuda'}" in text
+    assert cause in ("SyntaxError", "RuntimeError", "OSError")
 
 
 def test_c65_results_are_unpacked(tmp_path: Path) -> None:  # X3

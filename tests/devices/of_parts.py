@@ -27,8 +27,5 @@ class OfParts(StreamedBackend):
     def _probe(cls, *, framework: str | None, vendor: str | None, device: int) -> sl.Probe:
         return sl.Probe(usable=True)
 
-    def new_stream(self) -> int:
-        return self.runtime.create_stream()
-
     def on_stream(self, stream: int) -> AbstractContextManager[Any]:
         return self.tensors.running(stream)

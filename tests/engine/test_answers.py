@@ -213,7 +213,7 @@ def test_a_true_handover_is_taken() -> None:
 
 
 @pytest.mark.parametrize("method", ["none", "mtp"])
-def test_the_engine_reads_nothing_from_the_device_but_results(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_reads_nothing_from_a_torch_device_but_results(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """L6: neither the loop nor the drafts turn a tensor into a number; the model, written for a CPU, does."""
     torch = pytest.importorskip("torch")
     readers: set[str] = set()

@@ -121,6 +121,8 @@ def test_triton_writes_what_the_packet_writes() -> None:
 @pytest.mark.parametrize("way", ["triton", "nvrtc", "scatter"])
 def test_b8_random_packets_on_a_gpu(way: str) -> None:
     """``python -m pytest -m gpu tests``"""
+    for package in ("torch", *{"triton": ["triton"], "nvrtc": ["cuda"]}.get(way, [])):
+        require(package)
     from slotline.backends.cuda import parts
     from slotline.backends.cuda.apply_nvrtc import NvrtcApplier
 

@@ -3,58 +3,21 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import fake_cuda
 import numpy as np
 import pytest
+from cuda_on_sim import cuda_backend
 from sim_loop import LAYOUT, Loop
 
 import slotline as sl
-from slotline.backends.cuda import CudaBackend, apply_nvrtc, parts
 from slotline.backends.cuda.runtime import CudaRuntime, device_info
-from slotline.backends.sim.kernels import queue_launch
 from slotline.backends.sim.machine import Machine
-from slotline.backends.sim.runtime import SimRuntime
-from slotline.backends.sim.tensors import SimTensors
 from slotline.compat import cuda
 from slotline.core.errors import DeviceError
 from slotline.core.host_memory import host_bytes
 from slotline.core.runtime import Copy
-
-
-class Backend(CudaBackend):
-    """The CUDA backend with what an engine's loop needs for its own streams."""
-
-    machine: Machine
-    sim: SimRuntime
-
-    def new_stream(self) -> int:
-        return self.runtime.create_stream()
-
-    def on_stream(self, stream: int) -> AbstractContextManager[Any]:
-        return self.sim.on_stream(stream)
-
-    def _launch(self, fn: Any, reads: Any, writes: Any, stream: Any, stats: Any, fills: Any) -> Any:
-        """As with a framework: step functions are kernels in the order of their stream."""
-        return queue_launch(self, self.machine, fn, reads, writes, self.stream(stream), fills)
-
-
-@contextmanager
-def cuda_backend(seed: int = 0, mode: str = "late", **options: Any) -> Iterator[tuple[Any, fake_cuda.FakeRuntime]]:
-    """A backend on a fake of its own."""
-    machine = Machine(seed, mode)
-    with fake_cuda.installed(machine) as fake, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(apply_nvrtc, "compiled", lambda architecture: b"code for " + architecture.encode())
-        patch.setattr(parts, "make_tensors", lambda framework, device: SimTensors(fake.sim))
-        patch.setattr(parts, "find_spec", lambda name: None)
-        patch.setattr(parts, "_applier", lambda framework, runtime, device, tensors: (
-            apply_nvrtc.NvrtcApplier(runtime, device, tensors.inspect), []))  # fmt: skip
-        backend = Backend(framework="torch", **options)
-        backend.machine, backend.sim = machine, fake.sim
-        yield backend, fake
 
 
 @pytest.mark.parametrize("mode", ["late", "random"])

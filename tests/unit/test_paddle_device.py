@@ -147,7 +147,6 @@ def test_b8_a_real_kunlun_xpu() -> None:
     from sim_loop import Loop
 
     backend: Any = sl.load_backend("xpu", vendor="kunlun")
-    type(backend).new_stream = lambda self: self.runtime.create_stream()
     type(backend).on_stream = lambda self, stream: self.tensors.running(stream)
     for number in range(10):
         Loop(backend, number).run()

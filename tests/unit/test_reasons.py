@@ -34,6 +34,31 @@ def test_c69_cuda_without_torch_and_bindings(driver: None, monkeypatch: pytest.M
     assert "no CUDA bindings" in reason
 
 
+def test_c69_without_a_driver_the_other_missing_parts_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_driver() -> None:
+        raise cuda.NoDriver("no CUDA driver: libcuda.so.1 cannot be loaded")
+
+    monkeypatch.setattr(cuda, "require_driver", no_driver)
+    monkeypatch.setattr(cuda, "runtime", no_bindings)
+    monkeypatch.setattr(parts, "find_spec", lambda name: None)
+    said = r"no CUDA driver: .*; no CUDA bindings: .*; torch is not installed"
+    with pytest.raises(ImportError, match=said) as caught:
+        sl.load_backend("cuda")
+    assert isinstance(caught.value, sl.BackendUnavailable)
+
+
+@pytest.mark.parametrize(("vendor", "framework"), [("kunlun", "paddle"), ("intel", "torch")])
+def test_b6_without_a_device_the_missing_framework_is_told_too(
+    monkeypatch: pytest.MonkeyPatch, vendor: str, framework: str
+) -> None:
+    module = {"kunlun": kunlun, "intel": intel}[vendor]
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    reason = XpuBackend.probe(vendor=vendor).reason
+    if reason.startswith("no sign of"):  # a machine with such a node has only the second half to tell
+        assert f"; {framework} is not installed" in reason
+    assert f"{framework} is not installed" in reason
+
+
 def test_x3_bindings_newer_than_the_driver_leave_it_to_the_framework(
     driver: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from slotline.cli import doctor, layout, replay
+from slotline.cli import conformance, doctor, layout, replay
 from slotline.cli.console import complain
+from slotline.cli.packets import packets
 from slotline.core.errors import DeviceError, SlotlineError, TaskError
 
 BROKEN_PIPE = 128 + 13
@@ -34,8 +35,10 @@ def _flowing(doc: str | None) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (doc or "").split("\n\n"))
 
 
-for _command in (doctor.doctor, layout.layout, replay.replay):
+for _command in (doctor.doctor, layout.layout, replay.replay, conformance.conformance):
     app.command(_command.__name__, help=_flowing(_command.__doc__))(_command)
+
+app.add_typer(packets)
 
 
 def _print_version(wanted: bool) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import enum
+import os
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
+from slotline.cli import console
 from slotline.core.config import BatchConfig
 from slotline.core.errors import ConfigError
+from slotline.core.layout import BufferLayout
 from slotline.replay.model import EOS
 
 VOCAB_SIZE = 151_936
@@ -75,3 +79,17 @@ def batch_config(
         eos_token_ids=(EOS,),
         **more,
     )
+
+
+def require_memory(layouts: Sequence[BufferLayout], copies: int) -> None:
+    """Refuse before the machine runs out of memory: the buffers of ``layouts``, each ``copies`` times."""
+    needed = sum(layout.nbytes for layout in layouts) * copies
+    try:
+        present = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return
+    if needed > present:
+        raise ConfigError(
+            f"these sizes need {console.human_bytes(needed)}, this machine has {console.human_bytes(present)}; "
+            "choose smaller ones, fewer slots or a shorter model length"
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,9 +29,9 @@ from slotline.cli.options import (
     NumDraftTokens,
     SpecMethod,
     batch_config,
+    require_memory,
 )
 from slotline.core.backend import Backend
-from slotline.core.config import BatchConfig
 from slotline.core.errors import ConfigError
 from slotline.core.registry import load_backend
 from slotline.replay.driver import ReplayOptions, ReplayResult, replay_layout
@@ -95,6 +94,15 @@ def replay(
         int | None,
         typer.Option(help="Shuffle the tasks within each call; the digest must stay the same.", rich_help_panel=CHECKS),
     ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a recording of everything that is done, see: slotline packets --help. It reads all buffers "
+            "after each operation, so choose a --limit.",
+            rich_help_panel=CHECKS,
+        ),
+    ] = None,
+    redact: Annotated[bool, typer.Option(help="Hide the token ids in the recording.", rich_help_panel=CHECKS)] = True,
     backend: Annotated[str | None, typer.Option(help="Backend by name. (default: the settings, else auto)")] = None,
     framework: Annotated[
         str | None,
@@ -129,6 +137,8 @@ def replay(
         raise ConfigError("give either a TRACE or --synthetic N, see: slotline replay --help")
     if acceptance is not None and spec_method is SpecMethod.NONE:
         raise ConfigError("--acceptance has no effect with --spec-method none; choose ngram, suffix or mtp")
+    if record is not None and role is Role.SPLIT:
+        raise ConfigError("--record takes one batch, and --role split makes two; leave one of the options out")
     config = batch_config(
         max_num_seqs=max_num_seqs,
         max_model_len=max_model_len,
@@ -147,8 +157,11 @@ def replay(
         verify=verify,
         order_seed=order_seed,
         seed=seed,
+        record=record,
+        redact=redact,
     )
-    _require_memory(config, options)
+    roles = ("prefill", "decode") if options.split else ("mixed",)
+    require_memory([replay_layout(replace(config, role=role)) for role in roles], copies=1 + options.verify)
     device = load_backend(backend, framework=framework)
     rows, total = _rows(trace, synthetic_requests, limit, seed)
     with _progress(total) as progress:
@@ -176,21 +189,6 @@ def _rows(path: Path | None, count: int | None, limit: int | None, seed: int) ->
         total = min(count, limit or count)
         return synthetic(total, seed), total
     return islice(read_trace(path), limit), count_rows(path, limit)
-
-
-def _require_memory(config: BatchConfig, options: ReplayOptions) -> None:
-    """Refuse before the machine runs out of memory: buffers, and the reference's copy of them."""
-    roles = ("prefill", "decode") if options.split else ("mixed",)
-    needed = sum(replay_layout(replace(config, role=role)).nbytes for role in roles) * (1 + options.verify)
-    try:
-        present = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return
-    if needed > present:
-        raise ConfigError(
-            f"these sizes need {console.human_bytes(needed)}, this machine has {console.human_bytes(present)}; "
-            "choose a smaller --max-num-seqs or --max-model-len"
-        )
 
 
 @contextmanager

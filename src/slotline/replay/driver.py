@@ -10,7 +10,9 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from slotline.core.handover import export_handover
 from slotline.core.layout import BufferLayout
 from slotline.core.peer import Peer, check_peer
 from slotline.core.quantities import Ended
+from slotline.core.recording import record_batch
 from slotline.core.sampling import SCALAR_NAMES, SamplingParams
 from slotline.core.standard import mtp_layout, target_layout
 from slotline.core.stop import FinishReason
@@ -50,6 +53,9 @@ class ReplayOptions:
     verify: bool = False
     order_seed: int | None = None
     seed: int = 0
+    record: Path | None = None
+    """Write a recording there; one batch only."""
+    redact: bool = True
 
     def __post_init__(self) -> None:
         for name in ("abort_rate", "acceptance"):
@@ -139,7 +145,8 @@ class _Replay:
 
     def run(self) -> ReplayResult:
         try:
-            self._run()
+            with self._recorded():
+                self._run()
         except Difference as difference:
             self.mismatch = difference.mismatch
         insert_us = [us for loop in self.loops for us in loop.side.insert_us] or [0.0]
@@ -157,6 +164,14 @@ class _Replay:
             stats={name: stats[name] for name in self.loops[0].side.batch.stats.as_dict()},
             digest=self._digest(),
         )
+
+    def _recorded(self) -> AbstractContextManager[Any]:
+        options = self.options
+        if options.record is None:
+            return nullcontext()
+        if options.split:
+            raise ConfigError("a recording takes one batch, a split makes two")
+        return record_batch(self.loops[0].side.batch, options.record, redact=options.redact)
 
     def _run(self) -> None:
         quiet = 0

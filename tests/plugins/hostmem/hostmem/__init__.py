@@ -5,6 +5,7 @@ Its tensors are no arrays, so everything that slotline does with them goes throu
 
 from __future__ import annotations
 
+import ctypes
 import math
 
 import slotline as sl
@@ -50,8 +51,10 @@ class HostMemory(sl.Backend):
     def _inspect(self, tensor):
         if not isinstance(tensor, Tensor):
             return None
+        start = ctypes.addressof(ctypes.c_char.from_buffer(tensor.memory)) if tensor.memory else id(tensor.memory)
+        pointer = start + tensor.offset
         return sl.TensorInfo(
-            shape=tensor.shape, strides=tensor.strides, dtype=tensor.dtype, place="hostmem", pointer=id(tensor.memory)
+            shape=tensor.shape, strides=tensor.strides, dtype=tensor.dtype, place="hostmem", pointer=pointer
         )
 
     def _write(self, tensor, offset, data):

@@ -1,0 +1,149 @@
+"""``slotline packets``: recordings across backends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from slotline.cli import console
+from slotline.cli.options import Json, require_memory
+from slotline.core import recorded
+from slotline.core.errors import ConfigError, PacketError
+from slotline.core.playback import Recording
+from slotline.core.playback import verify as play_and_compare
+from slotline.core.registry import load_backend
+
+packets = typer.Typer(
+    name="packets",
+    help="Recordings: what was done to a batch, with its digest after each operation.",
+    no_args_is_help=False,
+    rich_markup_mode="rich",
+)
+
+File = Annotated[Path, typer.Argument(help="A recording, as slotline.record or slotline replay --record write it.")]
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None and Path(os.fsdecode(error.filename)) != path:
+            raise
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+
+
+@packets.command()
+def show(
+    file: File,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first N records.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List a recording's records: number, kind, what it holds, the digest after it.
+
+    Exit status: 0; 2 for a file that is no whole recording. What lies before the broken part is listed.
+
+    Example: [bold]slotline packets show azure.rec --limit 20[/bold]
+    """
+    rows: list[dict[str, Any]] = []
+    table = Table(title=Text(f"records of {file}"))
+    for name in ("record", "kind", "content", "digest"):
+        table.add_column(name, overflow="fold")
+    problem: PacketError | None = None
+    with _readable(file):
+        recording = Recording(file)
+        try:
+            for number, entry in enumerate(islice(recording, limit), 1):
+                row = {"record": number, "kind": kind_of(entry.operation), **content(entry.operation)}
+                row["digest"] = entry.digest
+                rows.append(row)
+                told = ", ".join(f"{k} {v}" for k, v in content(entry.operation).items())
+                table.add_row(str(number), row["kind"], told, entry.digest[:16])
+        except PacketError as error:  # shown behind what could be read
+            problem = error
+    head = recording.head
+    if as_json and problem is None:
+        report = {"file": str(file), "slotline": head.version, "redacted": head.redacted,
+                  "fingerprint": head.fingerprint, "records": rows}  # fmt: skip
+        console.print_json(report)
+    elif not as_json:
+        console.out().print(table)
+        hidden = "token ids redacted" if head.redacted else "token ids as they were"
+        console.out().print(Text(f"layout {head.fingerprint}, slotline {head.version}, {hidden}"))
+    if problem is not None:
+        raise problem
+
+
+def kind_of(operation: recorded.Operation) -> str:
+    return str(type(operation).__struct_config__.tag)
+
+
+def content(operation: recorded.Operation) -> dict[str, Any]:
+    """What there is to say of a record, without its arrays."""
+    if isinstance(operation, recorded.Insert):
+        kinds: dict[str, int] = {}
+        for task in operation.tasks:
+            kinds[task.kind] = kinds.get(task.kind, 0) + 1
+        return {**kinds, "packet_bytes": operation.packet_bytes, "segments": operation.segments}
+    if isinstance(operation, recorded.Prepare):
+        return {"step": operation.step, "rows": len(operation.rows), "num_tokens": operation.num_tokens}
+    values = {n: getattr(operation, n) for n in operation.__struct_fields__}
+    return {n: v for n, v in values.items() if not isinstance(v, bytes)}
+
+
+@packets.command()
+def verify(
+    file: File,
+    backend: Annotated[str, typer.Option(help="The backend to play it on.", metavar="NAME")],
+    framework: Annotated[str | None, typer.Option(help="Whose tensors. (default: the backend's own)")] = None,
+    vendor: Annotated[str | None, typer.Option(help="Whose device, where one name stands for several.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Play a recording on a backend and compare the digest after each record.
+
+    At the first that differs the record, and the slot, field and cell of the first difference to NumPy's buffers are
+    told.
+
+    Exit status: 0; 1 at the first difference; 2 for bad usage or a file that is no whole recording.
+
+    Example: [bold]slotline replay trace.csv --limit 300 --record azure.rec[/bold], then
+    [bold]slotline packets verify azure.rec --backend opencl[/bold]
+    """
+    with _readable(file):
+        require_memory([Recording(file).layout], copies=2)
+        device = load_backend(backend, framework=framework, vendor=vendor)
+        found = play_and_compare(file, device, load_backend("cpu", framework="numpy"))
+    cell = found.difference
+    report = {
+        "file": str(file),
+        "backend": device.name,
+        "framework": device.framework,
+        "records": found.records,
+        "equal": found.record is None,
+        "record": found.record,
+        "kind": found.kind or None,
+        "difference": None if cell is None else cell._asdict(),
+    }
+    if as_json:
+        console.print_json(report)
+    elif found.record is None:
+        console.out().print(Text(f"{found.records:,} records, every digest equal", style="green"))
+    if found.record is None:
+        return
+    where = f"record {found.record} ({found.kind})"
+    if cell is None:
+        said = f"{where}: {device.name} agrees with NumPy, so the recording itself differs; it was written by another "
+        said += "slotline or on a wrong device, or something wrote past slotline's functions"
+    else:
+        slot = "" if cell.slot is None else f"slot {cell.slot}, "
+        said = f"{where}: {slot}field {cell.field}, cell {cell.cell}: NumPy has {cell.left}, {device.name} {cell.right}"
+    console.complain(said, kind="difference")
+    raise typer.Exit(1)

@@ -1,0 +1,42 @@
+"""What a device plugin builds on: the two ways to write a backend, and the nouns of both.
+
+``Backend`` is for a device without streams (four hooks), ``StreamedBackend`` for one with streams (a ``Runtime``, its
+``DeviceTensors``, an ``Applier``). See ``docs/write-a-backend.md``.
+"""
+
+from slotline.core.applier import Applier
+from slotline.core.backend import DONE, Abilities, Backend, Download, Event, Probe, TensorInfo
+from slotline.core.device_tensors import DeviceTensors
+from slotline.core.errors import BackendUnavailable, DeviceError, LayoutError, PacketError, SlotlineError
+from slotline.core.image import Image, targets
+from slotline.core.layout import BufferLayout, numpy_dtype
+from slotline.core.packet import Packet
+from slotline.core.runtime import Copy, Runtime
+from slotline.core.stats import Stats
+from slotline.core.streamed import StreamedBackend
+
+__all__ = [
+    "DONE",
+    "Abilities",
+    "Applier",
+    "Backend",
+    "BackendUnavailable",
+    "BufferLayout",
+    "Copy",
+    "DeviceError",
+    "DeviceTensors",
+    "Download",
+    "Event",
+    "Image",
+    "LayoutError",
+    "Packet",
+    "PacketError",
+    "Probe",
+    "Runtime",
+    "SlotlineError",
+    "Stats",
+    "StreamedBackend",
+    "TensorInfo",
+    "numpy_dtype",
+    "targets",
+]

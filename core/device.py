@@ -33,6 +33,8 @@ class Probe:
     """What else ``doctor`` says of it: its staging memory, how packets are applied, the device's name."""
     raised: bool = False
     """The probe raised instead of answering; ``Backend.probe`` says so."""
+    by_name_only: bool = False
+    """What was found is no accelerator (a CPU behind OpenCL, say), whatever rank the class declares (B5)."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -77,7 +77,7 @@ def _verdict(plugin: Plugin, found: type[Backend], options: Mapping[str, Any]) -
             reason=str(probe.reason),
             versions={str(k): str(v) for k, v in probe.versions.items()},
             details={str(k): str(v) for k, v in probe.details.items()},
-            priority=priority,
+            priority=None if probe.by_name_only else priority,
             vendor=options["vendor"] if found.vendors else found.vendor,
             broken=probe.raised,
         )

@@ -202,9 +202,10 @@ class StreamedBackend(Backend):
         handle = self.stream(stream)
         if not self.abilities.array_namespace:
             with self.tensors.running(handle):
-                return super()._launch(fn, reads, writes, handle, stats, fills)
-        with self.tensors.running(handle):
-            fn(reads, writes)
+                super()._launch(fn, reads, writes, handle, stats, fills)
+        else:
+            with self.tensors.running(handle):
+                fn(reads, writes)
         return self._event(handle)
 
     # -- reading

@@ -184,6 +184,13 @@ def test_c83_the_declared_priority_decides_whatever_the_order(order: tuple[str, 
     assert run(LOAD.format(""), *order)["result"] == "kunlunlike"
 
 
+def test_b5_a_device_that_its_probe_found_to_be_no_accelerator_is_taken_by_name_only() -> None:
+    assert run(LOAD.format(""), "good_device", "no_accelerator")["result"] == "good"
+    found = run(LOAD.format(""), "no_accelerator")
+    assert (found["result"], found["warnings"]) == ("cpu", [])
+    assert run(LOAD.format("'noaccelerator'"), "no_accelerator")["result"] == "noaccelerator"
+
+
 def test_b3_a_probe_that_hangs_is_a_verdict() -> None:
     # The limit holds for the healthy ones too, so on a busy machine nothing is said of them here.
     rows = listed("hanging_probe", env={"SLOTLINE_PROBE_TIMEOUT": "3"})

@@ -6,6 +6,7 @@ Public methods check and count; a device writes the underscored hooks of ``core.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,7 +17,7 @@ import slotline.core.strided as strided
 import slotline.core.values as values
 from slotline.core import live
 from slotline.core.device import DONE, Abilities, Download, Event, Probe, TensorInfo
-from slotline.core.errors import BackendUnavailable, LayoutError, nearest
+from slotline.core.errors import BackendUnavailable, ConfigError, LayoutError, nearest
 from slotline.core.hooks import Hooks
 from slotline.core.layout import BufferLayout, numpy_dtype
 from slotline.core.stats import Stats
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from slotline.core.packet import Packet
 
 DEFAULT_STAGING_BYTES = 64 << 20
+MOST_STAGING_BYTES = 1 << 53
 
 
 class Backend(Hooks):
@@ -53,10 +55,10 @@ class Backend(Hooks):
         staging_bytes: int = DEFAULT_STAGING_BYTES,
     ) -> None:
         self.require_framework(framework)
+        self.staging_bytes = _staging_bytes(staging_bytes)
         self.framework = framework or self.frameworks[0]
         self.vendor = (vendor if self.vendors else None) or self.vendor
         self.device = device
-        self.staging_bytes = staging_bytes
         self.stats = Stats()
         live.enter(self)
 
@@ -156,8 +158,16 @@ class Backend(Hooks):
         return out
 
     def empty(self, specs: Sequence[tuple[str, tuple[int, ...], str]]) -> dict[str, Any]:
-        """New tensors by name, for each (name, shape, dtype). Their content is undefined."""
-        return {name: tensor for (name, _, _), tensor in zip(specs, self._allocate(specs), strict=True)}
+        """New tensors by name, for each (name, shape, dtype). Their content is undefined.
+
+        ``ValueError`` for a name that stands twice or a size below 0, ``TypeError`` for a size that is no whole number.
+        """
+        checked = [(name, checked_shape(name, shape), dtype) for name, shape, dtype in specs]
+        names = [name for name, _, _ in checked]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"tensor {twice!r} stands {names.count(twice)} times, allowed: once; give it another name")
+        return dict(zip(names, self._allocate(checked), strict=True))
 
     def host_tensor(self, array: NDArray[Any]) -> Any:
         """``array``, contiguous, as the framework's own CPU tensor over the same memory: what a host field is (F2)."""
@@ -245,6 +255,27 @@ class Backend(Hooks):
     def close(self) -> None:
         """Give back what the device holds; the object cannot be used afterwards."""
         live.leave(self)
+
+
+def checked_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """``shape`` as a tuple of whole numbers; ``TypeError``, and ``ValueError`` for one below 0, naming ``name``."""
+    try:
+        found = tuple(operator.index(n) for n in shape)
+    except TypeError:
+        raise TypeError(f"{name!r} has shape {shape!r}, allowed: a tuple of whole numbers") from None
+    if min(found, default=0) < 0:
+        raise ValueError(f"{name!r} has shape {list(found)}, allowed: whole numbers of at least 0")
+    return found
+
+
+def _staging_bytes(value: Any) -> int:
+    try:
+        found = 0 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        found = 0
+    if not 1 <= found <= MOST_STAGING_BYTES:
+        raise ConfigError(f"staging_bytes is {value!r}, allowed: a whole number from 1 to 2**53, such as 64 << 20")
+    return found
 
 
 __all__ = ["DONE", "Abilities", "Backend", "Download", "Event", "Probe", "TensorInfo"]

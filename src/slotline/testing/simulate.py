@@ -9,7 +9,7 @@ import traceback
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, SupportsIndex
 
 import numpy as np
 
@@ -77,7 +77,7 @@ def _again(seed: int, mode: str) -> str:
 def simulate(
     loop: Callable[[Any], object],
     *,
-    seeds: int | Iterable[int] = 500,
+    seeds: SupportsIndex | Iterable[SupportsIndex] = 500,
     modes: Sequence[str] = MODES,
     shrink: bool = True,
     **options: Any,
@@ -114,7 +114,7 @@ def simulate(
             raise SimulationError(text, seed, run.mode, failed, late, operation) from failed
 
 
-def _seeds(seeds: int | Iterable[int]) -> list[int]:
+def _seeds(seeds: SupportsIndex | Iterable[SupportsIndex]) -> list[int]:
     allowed = "allowed: how many seeds, or a list of them, as whole numbers of at least 0"
     try:
         numbers = [_index(n) for n in (seeds if isinstance(seeds, Iterable) else [seeds])]

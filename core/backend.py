@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import slotline.core.strided as strided
 import slotline.core.values as values
-from slotline.core import live, trust
+from slotline.core import arguments, live, trust
 from slotline.core.device import DONE, Abilities, Download, Event, Probe, TensorInfo
 from slotline.core.errors import BackendUnavailable, DeviceError, LayoutError, nearest
 from slotline.core.hooks import Hooks
@@ -25,8 +25,6 @@ from slotline.core.trust import device_work
 
 if TYPE_CHECKING:
     from slotline.core.packet import Packet
-
-DEFAULT_STAGING_BYTES = 64 << 20
 
 
 class Backend(Hooks):
@@ -51,13 +49,13 @@ class Backend(Hooks):
         framework: str | None = None,
         vendor: str | None = None,
         device: int = 0,
-        staging_bytes: int = DEFAULT_STAGING_BYTES,
+        staging_bytes: int = arguments.DEFAULT_STAGING_BYTES,
     ) -> None:
         self.require_framework(framework)
+        self.staging_bytes = arguments.staging_bytes(staging_bytes)
         self.framework = framework or self.frameworks[0]
         self.vendor = (vendor if self.vendors else None) or self.vendor
         self.device = device
-        self.staging_bytes = staging_bytes
         self.stats = Stats()
         live.enter(self)
 
@@ -174,10 +172,17 @@ class Backend(Hooks):
         return out
 
     def empty(self, specs: Sequence[tuple[str, tuple[int, ...], str]]) -> dict[str, Any]:
-        """New tensors by name, for each (name, shape, dtype). Their content is undefined."""
+        """New tensors by name, for each (name, shape, dtype). Their content is undefined.
+
+        ``ValueError`` for a name that stands twice or a size below 0, ``TypeError`` for a size that is no whole number.
+        """
+        checked = [(name, arguments.shape(name, shape), dtype) for name, shape, dtype in specs]
+        names = [name for name, _, _ in checked]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"tensor {twice!r} stands {names.count(twice)} times, allowed: once; give it another name")
         with device_work(self, "allocate"):
-            tensors = trust.tensors_of(self, self._allocate(specs), specs)
-        return {name: tensor for (name, _, _), tensor in zip(specs, tensors, strict=True)}
+            return dict(zip(names, trust.tensors_of(self, self._allocate(checked), checked), strict=True))
 
     def host_tensor(self, array: NDArray[Any]) -> Any:
         """``array``, contiguous, as the framework's own CPU tensor over the same memory: what a host field is (F2)."""

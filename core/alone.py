@@ -10,6 +10,7 @@ import numpy as np
 
 from slotline.core import live
 from slotline.core.namespace import NUMPY
+from slotline.core.trust import device_work
 
 Dims = tuple[str | int, ...]
 
@@ -70,7 +71,8 @@ def run_alone(
     reads = {**tensors, **backend.upload(hosts, what)}
     out = backend.empty(specs)
     xp = backend.namespace
-    backend.launch(lambda r, w: run(xp, r, w), reads, out, fills=tuple(out))
+    with device_work(backend, what):
+        backend.launch(lambda r, w: run(xp, r, w), reads, out, fills=tuple(out))
     return out
 
 

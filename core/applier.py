@@ -32,3 +32,16 @@ class Applier(ABC):
 
         Called inside ``DeviceTensors.running(stream)``. Nothing of ``image`` on the host is read after the return.
         """
+
+
+class Bound(Sequence[Any]):
+    """Buffers of a layout with what the applier needs to know of them, found out once."""
+
+    def __init__(self, buffers: Sequence[Any], bound: Any) -> None:
+        self._buffers, self.bound = tuple(buffers), bound
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._buffers[index]
+
+    def __len__(self) -> int:
+        return len(self._buffers)

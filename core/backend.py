@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 
 import slotline.core.strided as strided
 import slotline.core.values as values
-from slotline.core import live
+from slotline.core import live, trust
 from slotline.core.device import DONE, Abilities, Download, Event, Probe, TensorInfo
 from slotline.core.errors import BackendUnavailable, DeviceError, LayoutError, nearest
 from slotline.core.hooks import Hooks
 from slotline.core.layout import BufferLayout, numpy_dtype
 from slotline.core.stats import Stats
 from slotline.core.streams import stream_handle
+from slotline.core.trust import device_work
 
 if TYPE_CHECKING:
     from slotline.core.packet import Packet
@@ -95,10 +96,17 @@ class Backend(Hooks):
 
     def inspect(self, tensor: Any) -> TensorInfo:
         """Shape, strides, dtype and place of a tensor of this backend; ``TypeError`` for any other object."""
-        info = self._inspect(tensor)
+        info = self._seen(tensor)
         if info is None:
             raise TypeError(f"{self._named(tensor)} is not a tensor of backend {self.name!r} ({self.framework})")
         return info
+
+    def _seen(self, tensor: Any) -> TensorInfo | None:
+        """``_inspect``, its answer checked."""
+        try:
+            return trust.info_of(self, self._inspect(tensor))
+        except Exception as error:  # noqa: BLE001  (it is raised again, as what W9 says)
+            trust.failed(self, "inspect", error)
 
     def _named(self, tensor: Any) -> str:
         """What an object is, for a message."""
@@ -132,19 +140,20 @@ class Backend(Hooks):
 
     def allocate(self, layout: BufferLayout, names: Sequence[str]) -> dict[str, Any]:
         """Device tensors for the fields ``names``, called once for a layout (B10). Their content is undefined."""
-        tensors = self._allocate([(n, layout.shape(n), layout[n].dtype) for n in names])
-        for name, tensor in zip(names, tensors, strict=True):
+        tensors = self.empty([(n, layout.shape(n), layout[n].dtype) for n in names])
+        for name, tensor in tensors.items():
             self.check(layout, name, tensor)
-        return dict(zip(names, tensors, strict=True))
+        return tensors
 
     def check(self, layout: BufferLayout, name: str, tensor: Any) -> None:
         """``LayoutError`` unless ``tensor`` fits the field ``name`` in shape, dtype and place (F4)."""
         shape, dtype = layout.shape(name), layout[name].dtype
         self._require_dtype(name, dtype)
-        info = self._inspect(tensor)
+        info = self._seen(tensor)
         if info is None:
             needed = f"a {self.framework} tensor of {dtype} {shape} of backend {self.name!r}"
             raise LayoutError(f"field {name!r}: got {self._named(tensor)}, needed: {needed}")
+        trust.require_info(self, info)
         if (info.shape, info.dtype) != (shape, dtype):
             raise LayoutError(f"field {name!r}: got {info.dtype} {info.shape}, needed: {dtype} {shape}")
         problem = self._why_not_written(tensor)
@@ -156,15 +165,19 @@ class Backend(Hooks):
         info = self.inspect(tensor)
         out: NDArray[Any] = np.empty(info.shape, numpy_dtype(info.dtype))
         for offset, cells in strided.segments(info.shape, info.strides, out.itemsize, out.strides):
-            data = self._read(tensor, offset[0], cells * out.itemsize)
-            strided.bytes_of(out)[offset[1] : offset[1] + len(data)] = np.frombuffer(data, np.uint8)
+            nbytes = cells * out.itemsize
+            with device_work(self, operation):
+                data = trust.bytes_of(self, self._read(tensor, offset[0], nbytes), nbytes)
+            strided.bytes_of(out)[offset[1] : offset[1] + nbytes] = np.frombuffer(data, np.uint8)
         for counter in ("device_to_host", "host_synchronisations") if self.abilities.streams else ("device_to_host",):
             (stats or self.stats).add(counter, operation)
         return out
 
     def empty(self, specs: Sequence[tuple[str, tuple[int, ...], str]]) -> dict[str, Any]:
         """New tensors by name, for each (name, shape, dtype). Their content is undefined."""
-        return {name: tensor for (name, _, _), tensor in zip(specs, self._allocate(specs), strict=True)}
+        with device_work(self, "allocate"):
+            tensors = trust.tensors_of(self, self._allocate(specs), specs)
+        return {name: tensor for (name, _, _), tensor in zip(specs, tensors, strict=True)}
 
     def host_tensor(self, array: NDArray[Any]) -> Any:
         """``array``, contiguous, as the framework's own CPU tensor over the same memory: what a host field is (F2)."""
@@ -179,7 +192,9 @@ class Backend(Hooks):
 
     def download(self, tensor: Any, operation: str = "download", stats: Stats | None = None) -> Download:
         """Start one copy of ``tensor`` to the host, in the order of the stream (L6)."""
-        return self._download(tensor, operation, stats or self.stats)
+        self.inspect(tensor)
+        with device_work(self, operation):
+            return trust.download_of(self, self._download(tensor, operation, stats or self.stats))
 
     # -- writing
 
@@ -187,7 +202,7 @@ class Backend(Hooks):
         """Write ``src`` into the view ``dst`` (rules W). ``src`` may be changed or freed at once."""
         info = self._destination(dst)
         self.stream(stream)
-        source = self._inspect(src)
+        source = self._seen(src)
         if source is None:
             block = values.from_host(self._host_source(src), info.dtype, info.shape)
         else:
@@ -195,7 +210,8 @@ class Backend(Hooks):
             block = values.from_host(self.read(src, "async_set_value"), info.dtype, info.shape, checked=False)
         self.stats.add("transfers", "async_set_value")
         self.stats.add("bytes", "async_set_value", block.nbytes)
-        return self._set(dst, info, block, stream)
+        with device_work(self, "async_set_value"):
+            return trust.event_of(self, "_set", self._set(dst, info, block, stream))
 
     def bind(self, layout: BufferLayout, buffers: Sequence[Any]) -> Sequence[Any]:
         """``buffers``, for ``apply``, with what the device needs to know of them found out once."""
@@ -211,7 +227,8 @@ class Backend(Hooks):
         counted.add("transfers", packet.operation)
         counted.add("bytes", packet.operation, packet.nbytes)
         counted.add("kernels", packet.operation)
-        return self._apply(packet, buffers, stream)
+        with device_work(self, packet.operation):
+            return trust.event_of(self, "_apply", self._apply(packet, buffers, stream))
 
     def launch(
         self,
@@ -227,7 +244,7 @@ class Backend(Hooks):
         ``fn`` changes the arrays of ``writes`` in place; those named in ``fills`` it writes whole, so that what they
         held need not be read. Here: by copies to the host and back, counted.
         """
-        return self._launch(fn, reads, writes, stream, stats or self.stats, fills)
+        return trust.event_of(self, "_launch", self._launch(fn, reads, writes, stream, stats or self.stats, fills))
 
     @functools.cached_property
     def namespace(self) -> Any:
@@ -243,11 +260,13 @@ class Backend(Hooks):
         for array in arrays.values():
             (stats or self.stats).add("transfers", operation)
             (stats or self.stats).add("bytes", operation, array.nbytes)
-        return {name: self._upload(array) for name, array in arrays.items()}
+        with device_work(self, operation):
+            return {name: self._upload(array) for name, array in arrays.items()}
 
     def synchronize(self) -> None:
         """Wait on the host until all queued work is done."""
-        self._synchronize()
+        with device_work(self, "synchronize"):
+            self._synchronize()
 
     def close(self) -> None:
         """Give back what the device holds; the object cannot be used afterwards."""

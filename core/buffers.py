@@ -17,6 +17,7 @@ from slotline.core.packet import Packet
 from slotline.core.standard import mtp_layout, target_layout
 from slotline.core.stats import Stats
 from slotline.core.strided import cells_apart, shadow
+from slotline.core.trust import device_work
 
 BESIDE = "\n"
 """How the names begin of what is launched beside fields; no field's name, which is printable, begins so."""
@@ -132,12 +133,8 @@ class Buffers:
                 run(xp, writes, **reads)
 
             step.__qualname__ = operation  # for reports
-            self.backend.launch(
-                step,
-                self.backend.upload(given, operation, self.stats),
-                device,
-                stats=self.stats,
-            )
+            with device_work(self.backend, operation):
+                self.backend.launch(step, self.backend.upload(given, operation, self.stats), device, stats=self.stats)
         host = {
             k: self.mirrors[n] if n in self.mirrors else self.hosts[n] for k, n in names.items() if layout[n].on_host
         }
@@ -188,13 +185,14 @@ class Buffers:
                     put(xp, fields[twin], lives, fields[key])
 
         step.__qualname__ = what  # for reports
-        self.backend.launch(
-            step,
-            plan.reads | {BESIDE + key: array for key, array in beside.items()},
-            plan.writes | {BESIDE + key: array for key, array in {**kept, **new}.items()},
-            stats=self.stats,
-            fills=tuple(BESIDE + key for key in new),
-        )
+        with device_work(self.backend, what):
+            self.backend.launch(
+                step,
+                plan.reads | {BESIDE + key: array for key, array in beside.items()},
+                plan.writes | {BESIDE + key: array for key, array in {**kept, **new}.items()},
+                stats=self.stats,
+                fills=tuple(BESIDE + key for key in new),
+            )
         return new
 
     def _plan(self, what: str, reads: tuple[str, ...], writes: tuple[str, ...]) -> _StepPlan:

@@ -14,8 +14,9 @@ from slotline.core.errors import ConfigError, nearest
 
 GROUP = "slotline.backends"
 OWN = "slotline"
-RESERVED = frozenset({"cpu", "cuda", "xpu", "sim"})
-"""Names that only the project's own distribution may use."""
+AUTO = "auto"
+RESERVED = frozenset({"cpu", "cuda", "xpu", "sim", AUTO})
+"""Names that only the project's own distribution may use; ``AUTO`` is no backend's, since it means the choice (C)."""
 UNKNOWN = "unknown"
 """The distribution of an entry point that lies in no readable metadata."""
 
@@ -67,7 +68,9 @@ def discover(allowed: Iterable[str] | None = None) -> Discovery:
     for name in sorted(found):
         candidates = sorted(found[name], key=lambda p: (not p.is_own, p.distribution, p.target))
         alone = len(candidates) == 1
-        if name in RESERVED and candidates[0].is_own:
+        if name == AUTO:
+            out.refused.extend(replace(p, problem=_RESERVED) for p in candidates)
+        elif name in RESERVED and candidates[0].is_own:
             out.refused.extend(replace(p, problem=_RESERVED) for p in candidates[1:])
             out.plugins[name] = replace(candidates[0], alone=alone)
         else:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from slotline.core import result
 from slotline.core.device import Download
 from slotline.core.ticket import require_step
+from slotline.core.trust import device_work
 
 if TYPE_CHECKING:
     from slotline.core.batch import SlotBatch
@@ -72,13 +73,15 @@ class Fetch:
         which rows have ended (I7) and fills ``input_ids_cpu`` (M7). Nothing is released.
         """
         if self._outputs is None:
-            rows = self._download.array()
+            with device_work(self._batch.backend, "fetch"):
+                rows = self._download.array()
             length, step_idx = result.column(rows, "length"), result.column(rows, "step_idx")
             entries = [e for e in self._step.entries if length[e.slot] > 0]
             outputs = {e.epoch: self._output(e, rows) for e in entries}
             generated = {e.epoch: int(step_idx[e.slot]) for e in entries}
             self._batch.take_result(self._step, self._order, outputs, generated)
-            extra = {name: d.array() for name, d in self._extra.items()}
+            with device_work(self._batch.backend, "fetch"):
+                extra = {name: d.array() for name, d in self._extra.items()}
             self._outputs = [
                 outputs[e.epoch]._replace(extra={n: np.array(a[e.slot]) for n, a in extra.items()}) for e in entries
             ]

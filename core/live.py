@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from slotline.core.errors import DeviceError
+
 if TYPE_CHECKING:
     from slotline.core.backend import Backend
     from slotline.core.device import Event
@@ -24,11 +26,17 @@ def leave(backend: Backend) -> None:
 
 
 def owner(tensor: Any) -> Backend:
-    """The loaded backend whose tensor it is; ``TypeError`` if there is none."""
+    """The loaded backend whose tensor it is; ``TypeError`` if there is none, ``DeviceError`` if one cannot say."""
     live = [b for ref in _live.valuerefs() if (b := ref()) is not None]  # a copy: other threads may load backends (W10)
+    broken: DeviceError | None = None
     for backend in live:
-        if backend._inspect(tensor) is not None:
-            return backend
+        try:
+            if backend._seen(tensor) is not None:
+                return backend
+        except DeviceError as error:  # one that is broken does not take another's tensor away (B7)
+            broken = broken or error
+    if broken is not None:
+        raise broken
     names = ", ".join(sorted({f"{b.name} ({b.framework})" for b in live}))
     names = names or "none is loaded; call slotline.load_backend() and keep what it gives"
     raise TypeError(f"{type(tensor).__name__} is not a tensor of a loaded backend ({names})")

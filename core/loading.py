@@ -42,6 +42,13 @@ def load_backend_class(plugin: Plugin) -> type[Backend]:
     return checked
 
 
+def require_made(plugin: Plugin, made: Any) -> None:
+    """``BrokenPlugin`` unless the object is whole."""
+    if not isinstance(made, Backend) or not hasattr(made, "stats"):
+        name = type(made).__name__
+        raise BrokenPlugin(f"{who(plugin)}: {name}.__init__ must call super().__init__(**options) first")
+
+
 def who(plugin: Plugin) -> str:
     return f"backend {plugin.name!r} of {plugin.origin}"
 
@@ -62,6 +69,8 @@ def interface_problem(plugin: Plugin, found: Any) -> str:
         return f"{found.__name__}.abilities is {type(found.abilities).__name__}, needed: slotline.Abilities(...)"
     if found.priority is not None and (isinstance(found.priority, bool) or not isinstance(found.priority, int)):
         return f"{found.__name__}.priority is {found.priority!r}, needed: a whole number or None"
+    if found.vendor is not None and not isinstance(found.vendor, str):
+        return f"{found.__name__}.vendor is {found.vendor!r}, needed: a name or None"
     for words in ("frameworks", "vendors"):
         given = getattr(found, words)
         if not isinstance(given, tuple) or not all(isinstance(word, str) for word in given):
@@ -73,35 +82,53 @@ def interface_problem(plugin: Plugin, found: Any) -> str:
             return f"{found.__name__} has {special}; a falsy backend is taken for a missing one, remove it"
     for hook in sorted(found.__abstractmethods__):
         return f"{found.__name__} lacks {hook}{inspect.signature(getattr(Backend, hook))}"
-    for hook in _hooks():
-        problem = _signature_problem(found, hook)
+    for method in (*_methods(), "__init__"):
+        problem = _signature_problem(found, method)
         if problem:
             return problem
     return ""
 
 
-def _hooks() -> list[str]:
-    return [
-        n
-        for n in vars(Hooks)
-        if n.startswith("_") and not n.startswith(("__", "_abc")) and callable(getattr(Backend, n))
-    ]
+def _methods() -> list[str]:
+    """Everything that a device may write: hooks, and the checked methods around them."""
+    names = (n for base in (Hooks, Backend) for n in vars(base) if not n.startswith(("__", "_abc")))
+    return [n for n in dict.fromkeys(names) if callable(getattr(Backend, n))]
 
 
-def _signature_problem(found: type[Backend], hook: str) -> str:
-    """A hook that cannot be called as the base class calls it."""
-    wanted: inspect.Signature = inspect.signature(getattr(Backend, hook))
-    method: Callable[..., Any] = getattr(found, hook)
+def _signature_problem(found: type[Backend], name: str) -> str:
+    """A method that cannot be called as the base class calls it."""
+    wanted: inspect.Signature = inspect.signature(getattr(Backend, name))
+    method: Callable[..., Any] = getattr(found, name)
     if not callable(method):
-        return f"{found.__name__}.{hook} is {method!r}, needed: a method {hook}{wanted}"
+        return f"{found.__name__}.{name} is {method!r}, needed: a method {name}{wanted}"
+    for kind, test in _LATER.items():
+        if test(method):
+            needed = f"a plain method {name}{wanted}; a call runs nothing of it"
+            return f"{found.__name__}.{name} is {kind}, needed: {needed}"
     try:
         given = inspect.signature(method)
     except ValueError:
         return ""  # compiled code that tells no signature
-    positional = [p for p in wanted.parameters.values() if p.kind is not p.KEYWORD_ONLY]
-    keywords = {p.name: None for p in wanted.parameters.values() if p.kind is p.KEYWORD_ONLY}
-    try:
-        given.bind(*[None] * len(positional), **keywords)
-    except TypeError:
-        return f"{found.__name__}.{hook}{given} cannot be called as {hook}{wanted}"
+    if _of_class(Backend, name) and not _of_class(found, name):
+        return f"{found.__name__}.{name}{given} cannot be called as {name}{wanted} on the class; make it a classmethod"
+    for optional in (True, False):
+        called = [p for p in wanted.parameters.values() if optional or p.default is p.empty]
+        positional = [None for p in called if p.kind is not p.KEYWORD_ONLY]
+        keywords = {p.name: None for p in called if p.kind is p.KEYWORD_ONLY}
+        try:
+            given.bind(*positional, **keywords)
+        except TypeError:
+            return f"{found.__name__}.{name}{given} cannot be called as {name}{wanted}"
     return ""
+
+
+def _of_class(owner: type, name: str) -> bool:
+    return isinstance(inspect.getattr_static(owner, name), (classmethod, staticmethod))
+
+
+_LATER = {
+    "a coroutine function": inspect.iscoroutinefunction,
+    "an asynchronous generator": inspect.isasyncgenfunction,
+    "a generator": inspect.isgeneratorfunction,
+}
+"""Functions whose call only makes an object."""

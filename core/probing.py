@@ -8,15 +8,18 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import IO, Any
 
 from slotline.core.backend import Backend
 from slotline.core.discovery import Plugin, discover
 from slotline.core.errors import BackendUnavailable
 from slotline.core.loading import BrokenPlugin, load_backend_class, who
 
+MOST_READ = 1 << 20
+"""Bytes of what a child prints."""
 LONGEST_WAIT = 1e6
 """Seconds; the system's calls refuse much longer ones."""
 
@@ -66,12 +69,15 @@ def probe_here(plugin: Plugin, options: Mapping[str, Any]) -> list[Verdict]:
 def _verdict(plugin: Plugin, found: type[Backend], options: Mapping[str, Any]) -> Verdict:
     try:
         probe = found.probe(**options)
+        priority = found.rank(options["vendor"])
+        if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
+            raise TypeError(f"{found.__name__}.rank returned {priority!r}, needed: a whole number or None")
         return Verdict(
             usable=bool(probe.usable),
             reason=str(probe.reason),
             versions={str(k): str(v) for k, v in probe.versions.items()},
             details={str(k): str(v) for k, v in probe.details.items()},
-            priority=None if probe.by_name_only else found.rank(options["vendor"]),
+            priority=None if probe.by_name_only else priority,
             vendor=options["vendor"] if found.vendors else found.vendor,
             broken=probe.raised,
         )
@@ -86,24 +92,29 @@ def probe_in_child(plugin: Plugin, options: Mapping[str, Any], timeout: float) -
         "options": dict(options),
         "path": [str(p) for p in sys.path],
     }
-    try:
-        # A session of its own, so that the processes which a probe starts end with it.
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-c", _CHILD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except OSError as error:
-        return [Verdict(usable=False, reason=f"{who(plugin)}: no process for its probe could be started: {error}")]
-    try:
-        out, err = child.communicate(json.dumps(question).encode(), timeout=min(timeout, LONGEST_WAIT))
-    except subprocess.TimeoutExpired:
-        reason = f"{who(plugin)}: its probe took more than {timeout:g} s (SLOTLINE_PROBE_TIMEOUT)"
-        return [Verdict(usable=False, reason=reason, broken=True)]
-    finally:
-        _end(child)
+    with contextlib.ExitStack() as files:
+        try:
+            given, out_file, err_file = (files.enter_context(_scratch()) for _ in range(3))
+            given.write(json.dumps(question).encode())
+            given.seek(0)
+            # A session of its own, so that the processes which a probe starts end with it.
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-c", _CHILD],
+                stdin=given,
+                stdout=out_file,
+                stderr=err_file,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return [Verdict(usable=False, reason=f"{who(plugin)}: no process for its probe could be started: {error}")]
+        try:
+            child.wait(timeout=min(timeout, LONGEST_WAIT))
+        except subprocess.TimeoutExpired:
+            reason = f"{who(plugin)}: its probe took more than {timeout:g} s (SLOTLINE_PROBE_TIMEOUT)"
+            return [Verdict(usable=False, reason=reason, broken=True)]
+        finally:
+            _end(child)
+        out, err = _written(out_file), _written(err_file)
     try:
         if child.returncode == 0:
             return [Verdict(**row) for row in json.loads(out)]
@@ -114,17 +125,28 @@ def probe_in_child(plugin: Plugin, options: Mapping[str, Any], timeout: float) -
     return [Verdict(usable=False, reason=f"{who(plugin)}: its probe ended with {how}: {tail}", broken=True)]
 
 
+def _scratch() -> IO[bytes]:
+    """A file without a name, for what a pipe would be for: one that the child's own children hold open has no end.
+
+    In memory where the system can, since an engine's container may have no folder to write to.
+    """
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("slotline-probe"), "w+b")
+    return tempfile.TemporaryFile()
+
+
+def _written(file: IO[bytes]) -> bytes:
+    """The end of what was written: a driver may print without end."""
+    file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_READ))
+    return file.read()
+
+
 def _end(child: subprocess.Popen[bytes]) -> None:
     """End the child and what it started. It is not waited for: in a driver that hangs it cannot even be killed."""
-    if child.poll() is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=1)
-    for pipe in (child.stdin, child.stdout, child.stderr):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(timeout=1)
 
 
 def reply(question: Mapping[str, Any]) -> str:

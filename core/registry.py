@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from slotline.core.backend import Backend
 from slotline.core.discovery import Discovery, Plugin, discover, require_known
 from slotline.core.errors import BackendUnavailable, ConfigError, nearest
-from slotline.core.loading import load_backend_class, said, who
+from slotline.core.loading import load_backend_class, require_made, said, who
 from slotline.core.probing import Verdict, probe_in_child
 from slotline.core.settings import Settings, load_settings
 
@@ -144,7 +144,9 @@ def _create(plugin: Plugin, settings: Settings, vendor: str | None = None) -> Ba
         options["vendor"] = vendor or _vendor(plugin, found, settings, options)
         verdict = found.ask(**options)
         if verdict.usable:
-            return found(**options, staging_bytes=settings.staging_bytes)
+            made = found(**options, staging_bytes=settings.staging_bytes)
+            require_made(plugin, made)
+            return made
     except (BackendUnavailable, ConfigError):
         raise
     except (Exception, SystemExit) as error:

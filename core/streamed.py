@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from slotline.core import strided, values
-from slotline.core.applier import Applier
+from slotline.core import strided, trust, values
+from slotline.core.applier import Applier, Bound
 from slotline.core.backend import Backend
 from slotline.core.device import Download, Event, TensorInfo
 from slotline.core.device_tensors import DeviceTensors
@@ -29,6 +29,7 @@ from slotline.core.staging import staging_kind
 from slotline.core.stats import Stats
 from slotline.core.streams import EventPool
 from slotline.core.transfers import Pending, Transfers
+from slotline.core.trust import device_work
 
 if TYPE_CHECKING:
     from slotline.core.packet import Packet
@@ -42,7 +43,9 @@ class StreamedBackend(Backend):
     applier: Applier
 
     def start(self, runtime: Runtime, tensors: DeviceTensors, applier: Applier, *, copy_stream: bool = True) -> None:
-        """Begin work. ``copy_stream``: packets travel beside the compute stream."""
+        """Begin work. ``copy_stream``: packets travel beside the compute stream. ``TypeError`` for a wrong part."""
+        for part, kind in ((runtime, Runtime), (tensors, DeviceTensors), (applier, Applier)):
+            trust.require_part(self, part, kind)
         self.runtime, self.tensors, self.applier = runtime, tensors, applier
         pinned, self.staging = staging_kind(runtime) if self.abilities.pinned_memory else (False, "pageable")
         waits = not self.abilities.async_upload
@@ -127,17 +130,19 @@ class StreamedBackend(Backend):
     def async_set_value(self, dst: Any, src: Any, *, stream: Any = None) -> Event:
         info = self._destination(dst)
         handle = self._writable(stream, "async_set_value")
-        source = self._inspect(src)
+        source = self._seen(src)
         if source is None:
             block = values.from_host(self._host_source(src), info.dtype, info.shape)
-            return self._set_block(dst, info, block, handle, "async_set_value", self.stats)
+            with device_work(self, "async_set_value"):
+                return self._set_block(dst, info, block, handle, "async_set_value", self.stats)
         values.check_device_source(source.dtype, info.dtype)
         values.check_shape(source.shape, info.shape)
-        with self.tensors.running(handle):
-            self.tensors.copy(dst, src)
-        self.stats.add("kernels", "async_set_value")
-        event = self._event(handle)
-        self.transfers.retain(event, (dst, src))
+        with device_work(self, "async_set_value"):
+            with self.tensors.running(handle):
+                self.tensors.copy(dst, src)
+            self.stats.add("kernels", "async_set_value")
+            event = self._event(handle)
+            self.transfers.retain(event, (dst, src))
         return event
 
     def _set_block(
@@ -160,10 +165,11 @@ class StreamedBackend(Backend):
         counted = stats or self.stats
         handle = self._writable(stream, packet.operation)
         bound = buffers.bound if isinstance(buffers, Bound) else self.bind(packet.layout, buffers).bound
-        image = Image(packet)
-        with self.tensors.running(handle), self.transfers.sent(image, handle, packet.operation, counted) as arrived:
-            counted.add("kernels", packet.operation, self.applier.run(image, arrived.address, bound, handle))
-        self.transfers.retain(arrived.event, (buffers, bound))  # whoever drops the batch meanwhile
+        image, operation = Image(packet), packet.operation
+        with device_work(self, operation):
+            with self.tensors.running(handle), self.transfers.sent(image, handle, operation, counted) as arrived:
+                counted.add("kernels", operation, self.applier.run(image, arrived.address, bound, handle))
+            self.transfers.retain(arrived.event, (buffers, bound))  # whoever drops the batch meanwhile
         return arrived.event
 
     def bind(self, layout: BufferLayout, buffers: Sequence[Any]) -> Bound:
@@ -175,12 +181,13 @@ class StreamedBackend(Backend):
         if not self.abilities.array_namespace:  # launch runs on the host
             return super().upload(arrays, operation, stats)
         stream, out = self._writable(None, operation), {}
-        for name, array in arrays.items():
-            with self.tensors.running(stream):
-                tensor = self.tensors.empty(array.shape, array.dtype.name)
-            block = np.ascontiguousarray(array).reshape(array.shape)
-            self._set_block(tensor, self.inspect(tensor), block, stream, operation, stats or self.stats)
-            out[name] = tensor
+        with device_work(self, operation):
+            for name, array in arrays.items():
+                with self.tensors.running(stream):
+                    tensor = self.tensors.empty(array.shape, array.dtype.name)
+                block = np.ascontiguousarray(array).reshape(array.shape)
+                self._set_block(tensor, self.inspect(tensor), block, stream, operation, stats or self.stats)
+                out[name] = tensor
         return out
 
     def _launch(
@@ -205,9 +212,11 @@ class StreamedBackend(Backend):
 
     def read(self, tensor: Any, operation: str = "read", stats: Stats | None = None) -> NDArray[Any]:
         counted = stats or self.stats
+        self.inspect(tensor)
         counted.add("host_synchronisations", operation)
-        self.runtime.synchronize()  # all queued work, not only this stream's
-        return self._download(tensor, operation, counted).array()
+        with device_work(self, operation):
+            self.runtime.synchronize()  # all queued work, not only this stream's
+            return self._download(tensor, operation, counted).array()
 
     def _download(self, tensor: Any, operation: str, stats: Stats) -> Download:
         info = self.inspect(tensor)
@@ -269,19 +278,6 @@ class StreamedBackend(Backend):
 def _close(transfers: Transfers) -> None:
     with suppress(DeviceError):  # a device that is lost has taken its memory with it
         transfers.close()
-
-
-class Bound(Sequence[Any]):
-    """Buffers of a layout with what the applier needs to know of them, found out once."""
-
-    def __init__(self, buffers: Sequence[Any], bound: Any) -> None:
-        self._buffers, self.bound = tuple(buffers), bound
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._buffers[index]
-
-    def __len__(self) -> int:
-        return len(self._buffers)
 
 
 def _runs(info: TensorInfo) -> list[strided.Run]:

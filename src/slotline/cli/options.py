@@ -91,5 +91,5 @@ def require_memory(layouts: Sequence[BufferLayout], copies: int) -> None:
     if needed > present:
         raise ConfigError(
             f"these sizes need {console.human_bytes(needed)}, this machine has {console.human_bytes(present)}; "
-            "choose smaller ones, fewer slots or a shorter model length"
+            "choose a smaller max_num_seqs or max_model_len"
         )

@@ -135,7 +135,6 @@ def pytest_runtest_makereport(
 
 def _said(error: BaseException) -> str:
     """What an exception says, with Hypothesis's smallest example behind it."""
-    notes = [
-        note for note in getattr(error, "__notes__", ()) if "xample" in note or "test case" in note or "state" in note
-    ]
+    told = ("Falsifying example", "Failing test case", "Draw ", "state.", "state =")
+    notes = [note for note in getattr(error, "__notes__", ()) if note.startswith(told)]
     return "\n".join([f"{type(error).__name__}: {error}", *notes])

@@ -17,8 +17,8 @@ class Rule(NamedTuple):
 RULES: dict[str, Rule] = {
     "W1": Rule(
         "destination views",
-        "a view is written by its strides and its offset: honour TensorInfo.strides in _write and _set (Runtime: "
-        "copy_2d), and let _inspect tell the view's own pointer",
+        "a view is written by its strides and its offset: _write counts from the view's own first cell, _set honours "
+        "TensorInfo.strides (Runtime: copy_2d), and _inspect tells the view's own pointer",
     ),
     "W2": Rule(
         "sources in any layout",

@@ -1,0 +1,110 @@
+"""``slotline new-backend``: the project is found, passes the kit, and nothing is ever overwritten (rules B1, B8)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from test_cli import one_line, refused, slotline
+
+
+def installed(project: Path, name: str) -> dict[str, str]:
+    """As if it were installed: its modules on the path, with the metadata that its pyproject.toml asks for."""
+    told = tomllib.loads((project / "pyproject.toml").read_text())
+    info = project / "src" / f"slotline_{name}-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {told['project']['name']}\nVersion: 0.1.0\n")
+    points = told["project"]["entry-points"]["slotline.backends"]
+    (info / "entry_points.txt").write_text(
+        "[slotline.backends]\n" + "".join(f"{n} = {target}\n" for n, target in points.items())
+    )
+    return {"PYTHONPATH": str(project / "src")}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    done = slotline("new-backend", "my_device", str(tmp_path / "plugin"), "--json")
+    assert done.returncode == 0, done.stderr
+    assert "src/slotline_my_device/backend.py" in one_line(done)["files"]
+    return tmp_path / "plugin"
+
+
+def test_a_new_project_is_found_and_passes_the_kit_at_once(project: Path) -> None:
+    env = installed(project, "my_device")
+    rows = one_line(slotline("doctor", "--json", env=env))["backends"]
+    (mine,) = [row for row in rows if row["name"] == "my_device"]
+    assert mine["usable"]
+    done = slotline("conformance", "my_device", "--json", env=env)
+    found = one_line(done)
+    assert (done.returncode, found["failed"], found["failures"]) == (0, 0, [])
+    own = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "c01 or c02 or c11"],
+        cwd=project, env={**os.environ, **env, "PYTEST_ADDOPTS": ""}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert own.returncode == 0, own.stdout
+
+
+def test_one_broken_hook_is_red_and_says_what_to_do(project: Path) -> None:
+    """The walk of docs/write-a-backend.md."""
+    env, path = installed(project, "my_device"), project / "src" / "slotline_my_device" / "backend.py"
+    right = "at = tensor.offset + offset\n        tensor.memory"
+    assert right in path.read_text()
+    path.write_text(path.read_text().replace(right, "at = offset\n        tensor.memory"))
+    done = slotline("conformance", "my_device", "--rules", "W1", env=env)
+    assert done.returncode == 1
+    assert "the view does not hold what was written" in done.stdout
+    assert "W1, what to do: a view is written by its strides and its offset" in done.stdout
+    found = json.loads(slotline("conformance", "my_device", "--rules", "W1", "--json", env=env).stdout)
+    assert found["rules"] == {"W1": "fail"}
+
+
+def test_the_generated_code_is_typed_and_clean(project: Path) -> None:
+    for tool in (["mypy", "--strict", "src", "tests"], ["ruff", "check", "."], ["ruff", "format", "--check", "."]):
+        pytest.importorskip(tool[0])
+        done = subprocess.run(
+            [sys.executable, "-m", *tool], cwd=project, env={**os.environ, "MYPYPATH": "src"}, capture_output=True,
+            text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("cpu", "reserved"),
+        ("auto", "reserved"),
+        ("My-Device", "did you mean 'my_device'"),
+        ("1st", "a letter first"),
+        ("", "a letter first"),
+        ("../up", "a letter first"),
+        ("class", "a word of Python"),
+        ("gerät", "lower-case letters"),
+    ],
+)
+def test_names_that_cannot_be_used(name: str, words: str, tmp_path: Path) -> None:
+    refused(slotline("new-backend", name, str(tmp_path / "plugin")), words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_that_is_installed_already(tmp_path: Path) -> None:
+    plugins = Path(__file__).parents[1] / "plugins"
+    done = slotline("new-backend", "hostmem", str(tmp_path / "x"), env={"PYTHONPATH": str(plugins / "hostmem")})
+    refused(done, "brings already")
+
+
+def test_nothing_is_overwritten_and_nothing_is_left_half_done(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / "mine.txt").write_text("mine")
+    refused(slotline("new-backend", "mydevice", str(there)), "not an empty folder")
+    refused(slotline("new-backend", "mydevice", str(there / "mine.txt")), "not an empty folder")
+    refused(slotline("new-backend", "mydevice", str(tmp_path / "no" / "such")), "make it first")
+    assert [p.name for p in tmp_path.rglob("*")] == ["there", "mine.txt"]
+    (tmp_path / "empty").mkdir()
+    assert slotline("new-backend", "mydevice", str(tmp_path / "empty")).returncode == 0
+    assert (tmp_path / "empty" / "pyproject.toml").exists()

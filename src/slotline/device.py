@@ -8,15 +8,19 @@ from slotline.core.applier import Applier
 from slotline.core.backend import DONE, Abilities, Backend, Download, Event, Probe, TensorInfo
 from slotline.core.device_tensors import DeviceTensors
 from slotline.core.errors import BackendUnavailable, DeviceError, LayoutError, PacketError, SlotlineError
-from slotline.core.image import Image, targets
+from slotline.core.field import DTYPES
+from slotline.core.image import CELLS, Image, targets
 from slotline.core.layout import BufferLayout, numpy_dtype
 from slotline.core.packet import Packet
 from slotline.core.runtime import Copy, Runtime
+from slotline.core.staging import staging_kind
 from slotline.core.stats import Stats
 from slotline.core.streamed import StreamedBackend
 
 __all__ = [
+    "CELLS",
     "DONE",
+    "DTYPES",
     "Abilities",
     "Applier",
     "Backend",
@@ -38,5 +42,6 @@ __all__ = [
     "StreamedBackend",
     "TensorInfo",
     "numpy_dtype",
+    "staging_kind",
     "targets",
 ]

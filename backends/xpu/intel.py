@@ -23,10 +23,11 @@ def find(device: int) -> Probe:
     """Whether an Intel GPU can be used."""
     from slotline.backends.shared.torch_tensors import require_device
 
-    require_node("an Intel GPU", "/dev/dri", "/dev/dxg")
-    if find_spec("torch") is None:
-        reason = "torch is not installed; install its build for Intel GPUs (torch's start page tells the command)"
-        return Probe(usable=False, reason=reason)
+    missing = "torch is not installed; install its build for Intel GPUs (torch's start page tells the command)"
+    lacking = missing if find_spec("torch") is None else ""
+    require_node("an Intel GPU", "/dev/dri", "/dev/dxg", lacking=lacking)
+    if lacking:
+        return Probe(usable=False, reason=lacking)
     require_device(KIND, device)
     parts = make(device)
     _, staging = staging_kind(parts.runtime)

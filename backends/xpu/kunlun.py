@@ -22,10 +22,11 @@ def find(device: int) -> Probe:
     """Whether a Kunlun XPU can be used."""
     from slotline.backends.shared.paddle_tensors import require_device
 
-    require_node("a Kunlun XPU", "/dev/xpu0", "/dev/xpuctrl")
-    if find_spec("paddle") is None:
-        reason = "paddle is not installed; its build for Kunlun comes from the vendor, no public index has it"
-        return Probe(usable=False, reason=reason)
+    missing = "paddle is not installed; its build for Kunlun comes from the vendor, no public index has it"
+    lacking = missing if find_spec("paddle") is None else ""
+    require_node("a Kunlun XPU", "/dev/xpu0", "/dev/xpuctrl", lacking=lacking)
+    if lacking:
+        return Probe(usable=False, reason=lacking)
     require_device(KIND, device)
     parts = make(device)
     return Probe(usable=True, versions=parts.tensors.versions, details=parts.details)

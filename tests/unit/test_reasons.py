@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import slotline as sl
 from slotline.backends.cuda import CudaBackend, parts
-from slotline.backends.xpu import XpuBackend, intel, kunlun
+from slotline.backends.xpu import XpuBackend, intel, kunlun, nodes
 from slotline.compat import cuda
 
 
@@ -19,7 +22,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the driver's library and the device nodes were there."""
     monkeypatch.setattr(cuda, "require_driver", lambda: None)
     for module in (kunlun, intel):
-        monkeypatch.setattr(module, "require_node", lambda *names: None)
+        monkeypatch.setattr(module, "require_node", lambda *names, **lacking: None)
 
 
 def no_bindings() -> Any:
@@ -32,6 +35,68 @@ def test_c69_cuda_without_torch_and_bindings(driver: None, monkeypatch: pytest.M
     reason = CudaBackend.probe().reason
     assert "torch is not installed; install its CUDA build; " in reason
     assert "no CUDA bindings" in reason
+
+
+@pytest.fixture
+def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine that has no driver, no device node, no framework and no bindings."""
+
+    def no_library(name: str) -> Any:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", no_library)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(nodes, "Path", lambda node: SimpleNamespace(exists=lambda: False))
+    for module in (parts, kunlun, intel):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    for name in [name for name in sys.modules if name.split(".")[0] == "cuda"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "cuda", None)  # the import statement then says "not found"
+
+
+@pytest.mark.usefixtures("nothing")
+def test_c69_choosing_cuda_without_a_driver_names_all_that_is_missing() -> None:  # X2: package and version range
+    with pytest.raises(ImportError) as caught:
+        sl.load_backend("cuda")
+    for part in (
+        "no CUDA driver: ", "torch is not installed; install its CUDA build", "cuda.bindings.runtime", "cuda.cudart",
+        "slotline[cuda]", "cuda-bindings 12.8 or newer",
+    ):  # fmt: skip
+        assert part in str(caught.value)
+    assert isinstance(caught.value.__cause__, cuda.NoDriver)
+
+
+@pytest.mark.usefixtures("nothing")
+def test_c69_the_framework_that_is_asked_for_is_the_one_that_is_missing() -> None:
+    with pytest.raises(ImportError, match="paddle is not installed; install its CUDA build"):
+        sl.load_backend("cuda", framework="paddle")
+
+
+@pytest.mark.usefixtures("nothing")
+def test_x2_what_hides_the_bindings_is_named_without_a_driver_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cuda.py").write_text("raise OSError('a script of mine')\n")
+    monkeypatch.delitem(sys.modules, "cuda")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError) as caught:
+        sl.load_backend("cuda")
+    assert "no CUDA driver: " in str(caught.value)
+    assert f"hidden by {tmp_path / 'cuda.py'}" in str(caught.value)
+
+
+@pytest.mark.usefixtures("nothing")
+@pytest.mark.parametrize(
+    ("vendor", "sign", "needed"),
+    [
+        ("kunlun", "no sign of a Kunlun XPU", "paddle is not installed"),
+        ("intel", "no sign of an Intel GPU", "torch is not installed"),
+    ],
+)
+def test_b6_xpu_without_a_device_names_the_missing_framework_too(vendor: str, sign: str, needed: str) -> None:
+    with pytest.raises(ImportError, match=sign) as caught:
+        sl.load_backend("xpu", vendor=vendor)
+    assert needed in str(caught.value)
 
 
 def test_x3_bindings_newer_than_the_driver_leave_it_to_the_framework(

@@ -171,8 +171,8 @@ def _find(part: str) -> ModuleType:
             raise _broken(error, path) from error
     broken = [(e, path) for e, path in zip(failures, (new, old), strict=True) if not _is_absent(e)]
     if broken or _hidden_by():
-        error, path = broken[0] if broken else (failures[0], new)
-        raise _broken(error, path) from error
+        first, path = broken[0] if broken else (failures[0], new)
+        raise _broken(first, path) from first
     raise BackendUnavailable(
         f"no CUDA bindings: neither {new} nor {old} can be imported; "
         "pip install 'slotline[cuda]' (cuda-bindings 12.8 or newer; cuda-python from 11.8 on serves too)"

@@ -24,6 +24,7 @@ class CpuBackend(Backend):
 
     name = "cpu"
     frameworks = ("numpy", "torch", "paddle")
+    device_count = 1
     abilities = Abilities(packed_apply=True, array_namespace=True)
 
     def __init__(self, **options: Any) -> None:

@@ -236,11 +236,11 @@ class Backend(Hooks):
         with device_work(self, "async_set_value"):
             return trust.event_of(self, "_set", self._set(dst, info, block, stream))
 
-    def bind(self, layout: BufferLayout, buffers: Sequence[Any]) -> Sequence[Any]:
+    def bind(self, layout: BufferLayout, buffers: Sequence[Any]) -> Any:
         """``buffers``, for ``apply``, with what the device needs to know of them found out once."""
         return buffers
 
-    def apply(self, packet: Packet, buffers: Sequence[Any], *, stream: Any = None, stats: Stats | None = None) -> Event:
+    def apply(self, packet: Packet, buffers: Any, *, stream: Any = None, stats: Stats | None = None) -> Event:
         """Write a packet into ``buffers``, the tensors of the layout's fields in order (None: not on the device).
 
         What ``bind`` gave may be passed instead: it is quicker.

@@ -216,9 +216,9 @@ class SlotBatch:
                 at = entry.occupant.request.num_prompt_tokens + step_idx[entry.epoch]
                 host = self.buffers.hosts[field.name]
                 tokens = np.array([output.tokens], host.dtype)
-                write_rows(
-                    Block(self.layout.index(field.name), np.array([slot]), at, tokens), host, field.slot_axis or 0
-                )
+                index = self.layout.index(field.name)
+                write_rows(Block(index, np.array([slot]), at, tokens), host, field.slot_axis or 0)
+                self.planner.reach.extend(index, slot, at + len(output.tokens))
         if self.recorder is not None:
             self.recorder.taken(step)
 

@@ -45,6 +45,7 @@ def permute(batch: SlotBatch, dst: NDArray[np.intp], src: NDArray[np.intp]) -> N
 
     batch.buffers.run_on({name: name for name in axes}, run, "move", {"dst": dst, "src": src})
     batch.slots.permute(dst, src)
+    batch.planner.reach.permute(dst, src)
     batch.sides.permute(dst.tolist(), src.tolist())
 
 
@@ -62,6 +63,7 @@ def condense(batch: SlotBatch) -> list[tuple[int, int]]:
     permute(batch, dst, src)
     vacated = np.array(sorted(s for s, _ in moves), np.intp)
     batch.buffers.apply(batch.planner.clear(vacated, "condense"), None)
+    batch.planner.reach.clear(vacated)
     for s, d in moves:
         _tell_moved(batch, d, s)
     return moves
@@ -80,6 +82,7 @@ def reset(batch: SlotBatch) -> None:
     gone = [(batch.slots.vacate(slot).request_id, slot) for slot, _ in list(batch.slots)]
     for _, slot in gone:
         batch.sides.drop(slot)
+    batch.planner.reach.clear(slice(None))
     for request_id, slot in gone:
         for released in batch.sides.released:
             released(request_id, slot)

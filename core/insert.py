@@ -72,16 +72,17 @@ def insert_tasks(
     if checked.faults and on_invalid == "raise":
         raise TaskError(checked.faults, checked.hints)
     takes, chunks = quantities(checked, takes=True), quantities(checked, takes=False)
-    packet = batch.planner.plan(checked, takes, chunks)
+    plan = batch.planner.plan(checked, takes, chunks)
     made = batch.sides.make(takes.p.requests)
-    event = batch.buffers.apply(packet, stream) if len(packet) else DONE
+    event = batch.buffers.apply(plan.packet, stream) if len(plan.packet) else DONE
+    batch.planner.note(checked, plan.marks)
     released = [_release(batch, request_id, slot) for request_id, slot in checked.releases]
     ended = _take(batch, checked, takes)
     _continue(batch, checked, chunks)
     _decode(batch, checked)
     batch.sides.put(checked.take_slots, made)
     if recorder is not None:
-        recorder.inserted(list(tasks), checked, packet)
+        recorder.inserted(list(tasks), checked, plan.packet)
     _tell(batch, checked)
     table = batch.slots
     owners = [r for r in checked.named if r in table.by_id]
@@ -147,8 +148,9 @@ def _decode(batch: SlotBatch, checked: Checked) -> None:
     table, change = batch.slots, checked.tables
     if not len(change.slots):
         return
-    change.spans(0, change.ids, table.blocks.shape[1], -1, whole=False).write(table.blocks)
-    table.num_blocks[change.slots] = change.first + change.length
+    cells, before = table.blocks.shape[1], table.num_blocks[change.slots].astype(np.int64)
+    change.spans(0, change.ids, cells, -1, before).write(table.blocks)
+    table.num_blocks[change.slots] = change.held
 
 
 def _cut(takes: Quantities) -> dict[str, int]:

@@ -32,12 +32,24 @@ class Tables(NamedTuple):
     """How many there are [n]."""
     ids: Ids
     """They, row after row."""
+    known: dict[Any, Any]
+    """What segments of these rows share, see ``Spans``."""
 
-    def spans(self, field: int, ids: NDArray[Any], cells: int, fill: Any, whole: bool) -> Spans:
-        """The change as a segment: ``ids`` in the field's dtype, fill behind a table that is new (or ``whole``)."""
+    @property
+    def held(self) -> NDArray[np.int64]:
+        """How many blocks each row holds then [n]."""
+        return self.first + self.length
+
+    def spans(self, field: int, ids: NDArray[Any], cells: int, fill: Any, reach: NDArray[np.int64] | None) -> Spans:
+        """The change as a segment: ``ids`` in the field's dtype, and fill behind it.
+
+        ``reach`` [n]: how far the rows may differ from the fill already; None: anywhere.
+        """
+        held = self.held
+        tail = np.full(len(held), cells) if reach is None else np.maximum(held, reach)
+        known = self.known if reach is None or (tail == held).all() else {}
         source = np.cumsum(self.length) - self.length
-        tail = np.where((self.first == 0) | whole, cells, self.first + self.length)
-        return Spans(field, self.slots, ids, source, self.first, self.length, tail, fill)
+        return Spans(field, self.slots, ids, source, self.first, self.length, tail, fill, known)
 
 
 def settle_tables(
@@ -80,6 +92,7 @@ def settle_tables(
         np.array([first for _, first, _ in rows], np.int64),
         np.array([len(ids) for _, _, ids in rows], np.int64),
         np.concatenate([ids for _, _, ids in rows]) if rows else EMPTY,
+        {},
     )
 
 

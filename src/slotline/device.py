@@ -1,6 +1,6 @@
 """What a device plugin builds on: the two ways to write a backend, and the nouns of both.
 
-``Backend`` is for a device without streams (four hooks), ``StreamedBackend`` for one with streams (a ``Runtime``, its
+``Backend`` is for a device without streams (five hooks), ``StreamedBackend`` for one with streams (a ``Runtime``, its
 ``DeviceTensors``, an ``Applier``). See ``docs/write-a-backend.md``.
 """
 

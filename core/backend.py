@@ -41,6 +41,8 @@ class Backend(Hooks):
     priority: ClassVar[int | None] = None
     """Rank for the choice of "auto"; None: only by name (B5)."""
     frameworks: ClassVar[tuple[str, ...]] = ("numpy",)
+    device_count: ClassVar[int | None] = None
+    """How many devices there are, where it is always the same number; None: the probe asks the driver."""
     abilities: Abilities = Abilities()
 
     def __init__(
@@ -51,10 +53,10 @@ class Backend(Hooks):
         device: int = 0,
         staging_bytes: int = arguments.DEFAULT_STAGING_BYTES,
     ) -> None:
-        self.require_framework(framework)
+        self.require_offered(framework=framework, vendor=vendor, device=device)
         self.staging_bytes = arguments.staging_bytes(staging_bytes)
         self.framework = framework or self.frameworks[0]
-        self.vendor = (vendor if self.vendors else None) or self.vendor
+        self.vendor = vendor or self.vendor
         self.device = device
         self.stats = Stats()
         live.enter(self)
@@ -67,16 +69,32 @@ class Backend(Hooks):
         return cls.priority
 
     @classmethod
-    def require_framework(cls, framework: str | None) -> None:
-        """``BackendUnavailable`` naming the frameworks that it has; None is its own first."""
-        if framework is not None and framework not in cls.frameworks:
-            allowed = f"{', '.join(cls.frameworks)}{nearest(framework, cls.frameworks)}"
-            raise BackendUnavailable(f"backend {cls.name!r} has no framework {framework!r}, allowed: {allowed}")
+    def not_offered(cls, *, framework: str | None, vendor: str | None, device: int) -> dict[str, str]:
+        """What of these it never has, on any machine: by the argument's name, with what is allowed (C).
+
+        None stands for its own framework, and for any vendor.
+        """
+        vendors = cls.vendors or ((cls.vendor,) if cls.vendor else ())
+        out: dict[str, str] = {}
+        for key, got, known in (("framework", framework, cls.frameworks), ("vendor", vendor, vendors)):
+            if got is not None and got not in known:
+                allowed = f"{', '.join(known)}{nearest(got, known)}" if known else "none, leave it out"
+                out[key] = f"has no {key} {got!r}, allowed: {allowed}"
+        if cls.device_count is not None and not 0 <= device < cls.device_count:
+            allowed = "0" if cls.device_count == 1 else f"0 to {cls.device_count - 1}"
+            out["device"] = f"has no device {device}, allowed: {allowed}"
+        return out
+
+    @classmethod
+    def require_offered(cls, *, framework: str | None, vendor: str | None, device: int) -> None:
+        """``BackendUnavailable`` for the first of ``not_offered``."""
+        for problem in cls.not_offered(framework=framework, vendor=vendor, device=device).values():
+            raise BackendUnavailable(f"backend {cls.name!r} {problem}")
 
     @classmethod
     def ask(cls, *, framework: str | None = None, vendor: str | None = None, device: int = 0) -> Probe:
         """``probe`` that lets the device's own exceptions through, for a backend that was asked for by name (B4)."""
-        cls.require_framework(framework)
+        cls.require_offered(framework=framework, vendor=vendor, device=device)
         found = cls._probe(framework=framework, vendor=vendor, device=device)
         if not isinstance(found, Probe):
             raise TypeError(f"{cls.__name__}._probe returned {type(found).__name__}, needed: slotline.Probe")

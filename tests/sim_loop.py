@@ -9,6 +9,7 @@ import random
 from typing import Any
 
 import numpy as np
+import pytest
 
 import slotline as sl
 from slotline.core.tasks import Task
@@ -19,6 +20,13 @@ CONFIG = sl.BatchConfig(
     eos_token_ids=(2,), max_stop_seqs=2, stop_seqs_max_len=3, max_bad_tokens=2, spec_method="mtp", num_draft_tokens=2,
 )  # fmt: skip
 LAYOUT = sl.target_layout(CONFIG) | sl.mtp_layout(CONFIG)
+
+
+def add_streams(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives a real device, for the time of a test, what ``Loop`` needs of an engine: streams of its own."""
+    kind = type(backend)
+    monkeypatch.setattr(kind, "new_stream", lambda self: self.runtime.create_stream(), raising=False)
+    monkeypatch.setattr(kind, "on_stream", lambda self, stream: self.tensors.running(stream), raising=False)
 
 
 class Loop:

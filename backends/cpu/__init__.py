@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from slotline.backends.cpu.tensors import Tensors, foreign
 from slotline.compat import numpy as compat
 from slotline.core import values
+from slotline.core.applier import Bound
 from slotline.core.backend import DONE, Abilities, Backend, Event, Probe, TensorInfo
-from slotline.core.layout import numpy_dtype
+from slotline.core.layout import BufferLayout, numpy_dtype
 from slotline.core.packet import Packet
 from slotline.core.stats import Stats
 
@@ -23,6 +24,7 @@ class CpuBackend(Backend):
 
     name = "cpu"
     frameworks = ("numpy", "torch", "paddle")
+    device_count = 1
     abilities = Abilities(packed_apply=True, array_namespace=True)
 
     def __init__(self, **options: Any) -> None:
@@ -92,8 +94,15 @@ class CpuBackend(Backend):
     def _view(self, tensor: Any) -> NDArray[Any]:
         return self._tensors.view(tensor, self.inspect(tensor))
 
+    def bind(self, layout: BufferLayout, buffers: Sequence[Any]) -> Bound:
+        """The buffers' memory as arrays, found once: a tensor keeps its memory (W8)."""
+        return Bound(buffers, self._views(buffers))
+
+    def _views(self, buffers: Sequence[Any]) -> list[NDArray[Any] | None]:
+        return [None if b is None else self._view(b) for b in buffers]
+
     def _apply(self, packet: Packet, buffers: Sequence[Any], stream: Any) -> Event:
-        packet.apply([None if b is None else self._view(b) for b in buffers])
+        packet.apply(buffers.bound if isinstance(buffers, Bound) else self._views(buffers))
         return DONE
 
     def _namespace(self) -> Any:

@@ -33,6 +33,7 @@ class SimBackend(StreamedBackend):
 
     name = "sim"
     frameworks = ("numpy",)
+    device_count = 1
     abilities = Abilities(
         streams=True, pinned_memory=True, async_upload=True, packed_apply=True, array_namespace=True
     )  # fmt: skip

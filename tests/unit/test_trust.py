@@ -1,18 +1,60 @@
-"""Plugins that fail while they are in use, each an installed distribution (rules B1 to B3, W9, I1).
+"""Plugins that fail or answer wrongly while they are in use, each an installed distribution (rules B2 to B4, B7, W9).
 
 Each test runs in a child process, which sees the distributions that it names.
 """
 
 from __future__ import annotations
 
-import time
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from plugged import PLUGINS, child
 
 import slotline as sl
+
+PLUGINS = Path(__file__).parents[1] / "plugins"
+
+START = """
+import json, os, sys
+import numpy as np
+import slotline as sl
+
+config = sl.BatchConfig(max_num_seqs=4, max_model_len=16, max_chunk_tokens=8, block_size=4, num_blocks=64,
+                        vocab_size=100, eos_token_ids=(2,), spec_method="ngram", num_draft_tokens=2)
+layout = sl.target_layout(config).extend(
+    sl.Field("seen", ("max_num_seqs",), "int32", -1, residency="mirrored", on={"prefill": sl.column("start")}))
+
+def outcome(call):
+    "What a call raises: class, words, and the classes of its cause."
+    try:
+        call()
+    except Exception as error:
+        cause = error.__cause__
+        return [type(error).__name__, str(error), repr(cause)]
+    return ["nothing", "", ""]
+
+def prefill(name, slot=None):
+    return sl.PrefillTask(sl.Request(name, [5, 6, 7]), 0, 3, [1], slot=slot)
+
+def tell(value):
+    print(json.dumps(value))
+"""
+
+
+def child(code: str, *plugins: str, **env: str) -> Any:
+    """What ``code`` tells, in a process that sees ``plugins``."""
+    path = os.pathsep.join(str(PLUGINS / p) for p in ("hostmem", *plugins))
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("SLOTLINE_")}
+    full = {**clean, "PYTHONPATH": path, "SLOTLINE_PROBE_TIMEOUT": "60", **env}
+    command = [sys.executable, "-c", START + code]
+    done = subprocess.run(command, env=full, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
 
 MIDWAY = """
 backend = sl.load_backend("midway")
@@ -174,60 +216,69 @@ tell(outcome(lambda: sl.async_set_value(object(), 3)))
         assert "Backend._inspect returned tuple" in found[1]
 
 
-def test_b1_the_name_auto_is_reserved_too(tmp_path: Path) -> None:
-    info = tmp_path / "choosy-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: choosy\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[slotline.backends]\nAuto = nothing_here:Backend\n")
-    found = child(
-        "tell([[b.name, b.reason] for b in sl.list_backends()] + [sl.load_backend('auto').name])", str(tmp_path)
+class TestWrongAnswers:
+    """B7 at run time: what a hook gives back is checked; the error names the method and what was needed."""
+
+    @pytest.mark.parametrize(
+        ("hook", "wrong", "call", "says"),
+        [
+            ("_allocate", "[]", "new", "returned 0 tensors, needed: a list of"),
+            ("_allocate", "iter(())", "new", "returned tuple_iterator, needed: a list of"),
+            ("_inspect", "(4,)", "new", "returned tuple, needed: a slotline.TensorInfo, or None"),
+            ("_inspect", "info(shape=[4])", "new", "a TensorInfo with shape [4], needed: a tuple of whole numbers"),
+            ("_inspect", "info(dtype='i4')", "new", "with dtype 'i4', needed: one of bool"),
+            ("_inspect", "info(strides=(1, 2))", "new", "1 axes and 2 strides, needed: a stride for each axis"),
+            ("_inspect", "info(pointer=None)", "new", "with pointer None, needed: a whole number"),
+            ("_read", "b'ab'", "read", "returned 2 bytes, needed: "),
+            ("_read", "[1, 2]", "read", "returned list, needed: "),
+            ("_set", "None", "write", "returned NoneType, needed: a slotline.Event"),
+            ("_apply", "None", "insert", "returned NoneType, needed: a slotline.Event"),
+            ("_launch", "7", "insert_and_step", "returned int, needed: a slotline.Event"),
+            ("_download", "np.zeros(3)", "fetch", "returned ndarray, needed: a slotline.Download"),
+        ],
     )
-    assert found[-1] == "cpu"
-    assert "reserved" in dict(found[:-1])["auto"]
+    def test_b7_an_answer_of_a_wrong_type(self, hook: str, wrong: str, call: str, says: str) -> None:
+        kind, text, _ = child(
+            f"""
+def info(**changes):
+    right = dict(shape=(4,), strides=(4,), dtype="int32", place="here", pointer=64)
+    return sl.TensorInfo(**{{**right, **changes}})
 
-
-def test_b2_a_forked_child_can_still_use_its_device() -> None:
-    found = child(
-        """
-sl.list_backends()
-loaded = "like_a_driver" in sys.modules
-reader, writer = os.pipe()
-pid = os.fork()
-if not pid:
-    os.write(writer, sl.load_backend("likeadriver").name.encode())
-    os._exit(0)
-os.waitpid(pid, 0)
-tell([loaded, os.read(reader, 100).decode()])
+backend = sl.load_backend("wronganswers")
+batch = sl.SlotBatch(layout, backend)
+calls = {{
+    "new": lambda: sl.SlotBatch(layout, backend),
+    "read": lambda: backend.read(batch["top_k"]),
+    "write": lambda: backend.async_set_value(batch["top_k"], 1),
+    "insert": lambda: sl.insert_tasks(batch, [prefill("a")]),
+    "insert_and_step": lambda: (sl.insert_tasks(batch, [prefill("a")]), sl.prepare_step(batch)),
+    "fetch": lambda: backend.download(batch["top_k"]),
+}}
+type(backend).wrong = {{{hook!r}: {wrong}}}
+tell(outcome(calls[{call!r}]))
 """,
-        "like_a_driver",
-    )
-    assert found == [False, "likeadriver"]
+            "wrong_answers",
+        )
+        assert kind == "DeviceError"
+        assert text.startswith("wronganswers: ")
+        assert f"Backend.{hook} returned " in text
+        assert says in text
 
+    def test_b3_b4_a_probe_that_answers_with_a_truth_value(self) -> None:
+        said = child("tell(outcome(lambda: sl.load_backend('wrongprobe')))", "wrong_probe")
+        assert said[0] == "BackendUnavailable"
+        for part in ("wrong-probe 1.0", "Backend._probe returned bool, needed: slotline.Probe"):
+            assert part in said[1]
+        row = child("tell([b.reason for b in sl.list_backends() if b.name == 'wrongprobe'])", "wrong_probe")
+        assert "_probe returned bool" in row[0]
 
-def test_b3_a_process_that_a_probe_leaves_behind_is_ended_and_not_waited_for() -> None:
-    start = time.monotonic()
-    found = child(
-        "tell([[b.usable, b.reason, dict(b.details)] for b in sl.list_backends() if b.name == 'leaves'])",
-        "leaves_a_process",
-    )
-    assert time.monotonic() - start < 55  # the time limit of a probe is 60 s here
-    ((usable, reason, details),) = found
-    assert usable, reason
-    for _ in range(100):
-        if not _runs(int(details["process"])):
-            return
-        time.sleep(0.1)
-    pytest.fail("the process that the probe started still runs")
+    def test_b5_a_rank_that_is_no_number_is_a_verdict_and_auto_goes_on(self) -> None:
+        code = "import warnings; warnings.simplefilter('ignore')\n"
+        found = child(f"{code}tell([sl.load_backend().name, [b.reason for b in sl.list_backends()]])", "odd_rank")
+        assert found[0] == "cpu"
+        assert any("Backend.rank returned 'high', needed: a whole number or None" in reason for reason in found[1])
 
-
-def _runs(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
-
-
-def test_every_distribution_stands_in_the_table_of_what_it_proves() -> None:
-    told = (PLUGINS / "README.md").read_text()
-    assert [p.name for p in PLUGINS.iterdir() if p.is_dir() and f"`{p.name}`" not in told] == []
+    def test_b4_an_object_whose_base_class_never_began(self) -> None:
+        said = child("tell(outcome(lambda: sl.load_backend('forgetsinit')))", "forgets_init")
+        assert said[0] == "BrokenPlugin"
+        assert "forgets-init 1.0: Backend.__init__ must call super().__init__(**options) first" in said[1]

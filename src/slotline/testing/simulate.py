@@ -8,7 +8,6 @@ import sysconfig
 import traceback
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -44,7 +43,7 @@ class SimulationError(AssertionError):
 
 def _text(seed: int, mode: str, cause: BaseException, late: int | None, operation: str) -> str:
     said = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
-    lines = [f"seed {seed}, mode {mode!r}: {said}", *_place(cause.__traceback__)]
+    lines = [f"seed {seed}, mode {mode!r}: {said}", *_place(cause)]
     lines.append(f"run it alone: {_again(seed, mode)}")
     if late == 0:
         lines.append("it fails as well when nothing runs late: the order of execution does not matter")
@@ -53,9 +52,15 @@ def _text(seed: int, mode: str, cause: BaseException, late: int | None, operatio
     return "\n".join(lines)
 
 
-def _place(trace: TracebackType | None) -> list[str]:
+def _place(error: BaseException) -> list[str]:
     """Where the loop was: its last frame before slotline's own; a kernel's, if it failed behind the loop's end."""
-    frames = traceback.extract_tb(trace)[1:]  # the first called the loop
+    found = _place_in(traceback.extract_tb(error.__traceback__)[1:])  # the first called the loop
+    if not found and error.__cause__ is not None:  # a kernel's own exception, which the device told on (W9)
+        found = _place_in(traceback.extract_tb(error.__cause__.__traceback__))
+    return found
+
+
+def _place_in(frames: Sequence[traceback.FrameSummary]) -> list[str]:
     own = [f.filename.startswith(_PACKAGE) for f in frames]
     before = frames[: own.index(True)] if True in own else frames
     for some in (before, frames):

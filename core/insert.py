@@ -61,7 +61,8 @@ def insert_tasks(
     writes are queued; None: the current one. Requests and tasks are read, never changed or kept waiting for: they may
     be reused when the call returns.
 
-    Raises ``TaskError``; ``TypeError`` for something that is not a task; ``DeviceError`` if the device fails.
+    Raises ``TaskError``; ``TypeError`` for something that is not a task; ``DeviceError`` if the device fails: what the
+    host knows is as before, cells on the device may be written in part; the same call again, or a reset, mends them.
     """
     if on_invalid not in ("raise", "skip"):
         raise ValueError(f"on_invalid is {on_invalid!r}, allowed: 'raise', 'skip'")

@@ -1,9 +1,10 @@
 """What a device plugin builds on: the two ways to write a backend, and the nouns of both.
 
-``Backend`` is for a device without streams (four hooks), ``StreamedBackend`` for one with streams (a ``Runtime``, its
+``Backend`` is for a device without streams (five hooks), ``StreamedBackend`` for one with streams (a ``Runtime``, its
 ``DeviceTensors``, an ``Applier``). See ``docs/write-a-backend.md``.
 """
 
+from slotline.compat.numpy import enable_bfloat16
 from slotline.core.applier import Applier
 from slotline.core.backend import DONE, Abilities, Backend, Download, Event, Probe, TensorInfo
 from slotline.core.device_tensors import DeviceTensors
@@ -16,6 +17,8 @@ from slotline.core.runtime import Copy, Runtime
 from slotline.core.staging import staging_kind
 from slotline.core.stats import Stats
 from slotline.core.streamed import StreamedBackend
+
+enable_bfloat16()  # so that numpy_dtype knows it in a plugin too, where ml_dtypes is installed
 
 __all__ = [
     "CELLS",

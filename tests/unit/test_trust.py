@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import slotline as sl
 
 PLUGINS = Path(__file__).parents[1] / "plugins"
 
@@ -117,48 +118,50 @@ tell([said, owner, batch.digest() == sl.SlotBatch(layout, sl.load_backend("cpu")
         )
         (kind, text, _), owner, fresh, told = found
         assert kind == "DeviceError"
-        assert re.fullmatch(r"midway: (reset|launch) failed: RuntimeError: queue 7 is lost", text)
+        assert text == "midway: launch failed: RuntimeError: queue 7 is lost"
         assert owner == "old"  # a reset that failed can be called again
         assert fresh
         assert told == [["old", 0]]
 
-    def test_w9_every_operation_names_itself(self) -> None:
+    def test_w9_every_call_says_what_the_device_was_doing(self) -> None:
         found = child(
             f"""{MIDWAY}
-backend_table = {{}}
-width = config.num_drafts + 1
-zeros = np.zeros((4, width), np.int32)
-def whole_step():
-    step = batch.ticket()
-    said = {{"commit_step": failing(lambda: sl.commit_step(batch, step, zeros + 9, [1, 0, 0, 0]), 0)}}
-    said["open still"] = [step.state, "", ""]
-    sl.commit_step(batch, step, zeros + 9, [1, 0, 0, 0])
-    said["commit_drafts"] = failing(lambda: sl.commit_drafts(batch, step, zeros[:, 1:]), 0)
-    said["fetch"] = failing(lambda: batch.fetch(step), 0)
-    said["tokens"] = [str(batch.fetch(step).result()[0].tokens), "", ""]
-    return said
-said = whole_step()
+zeros = np.zeros((4, config.num_drafts + 1), np.int32)
+step, said = batch.ticket(), {{}}
+said["commit_step"] = failing(lambda: sl.commit_step(batch, step, zeros + 9, [1, 0, 0, 0]), 0)
+state = step.state
+sl.commit_step(batch, step, zeros + 9, [1, 0, 0, 0])
+said["commit_drafts"] = failing(lambda: sl.commit_drafts(batch, step, zeros[:, 1:]), 0)
+said["fetch"] = failing(lambda: batch.fetch(step), 0)
+tokens = batch.fetch(step).result()[0].tokens
 said["prepare_step"] = failing(lambda: sl.prepare_step(batch), 0)
-said["ticket"] = failing(batch.ticket, 0)
-said["move"] = failing(lambda: batch.swap(0, 1), 0)
-said["read"] = failing(batch.digest, 0)
-said["allocate"] = failing(lambda: sl.SlotBatch(layout, backend), 0)
+said["swap"] = failing(lambda: batch.swap(0, 1), 0)
+said["digest"] = failing(batch.digest, 0)
+said["new"] = failing(lambda: sl.SlotBatch(layout, backend), 0)
 said["async_set_value"] = failing(lambda: sl.async_set_value(batch["seq_lens_this_time"], 1), 0)
-said["match_stop"] = failing(lambda: sl.pad_stop_sequences([[1]], 2, 2), 0)
-said["owner"] = [batch.owner(0), "", ""]
-tell(said)
+tell([said, state, tokens, batch.owner(0)])
 """,
             "fails_midway",
         )
-        assert found.pop("owner")[0] == "old"
-        assert found.pop("open still")[0] == "open"  # it can be committed, or discarded, once the device is back
-        assert found.pop("tokens")[0] == "[9]"
-        found.pop("match_stop")
-        for operation, (kind, text, cause) in found.items():
-            assert kind == "DeviceError", (operation, kind, text)
-            inner = "allocate|launch|upload|read"  # what of the operation it was that failed
-            assert re.match(rf"midway: ({operation}|{inner}) failed: RuntimeError: queue 7", text), (operation, text)
-            assert cause == "RuntimeError('queue 7 is lost')", operation
+        said, state, tokens, owner = found
+        doing = {
+            "commit_step": "allocate",  # step functions on a device without a namespace: memory for their results first
+            "commit_drafts": "allocate",
+            "fetch": "fetch",
+            "prepare_step": "allocate",
+            "swap": "launch",
+            "digest": "read",
+            "new": "allocate",
+            "async_set_value": "async_set_value",
+        }
+        assert {call: text for call, (_, text, _) in said.items()} == {
+            call: f"midway: {operation} failed: RuntimeError: queue 7 is lost" for call, operation in doing.items()
+        }
+        assert {kind for kind, _, _ in said.values()} == {"DeviceError"}
+        assert {cause for _, _, cause in said.values()} == {"RuntimeError('queue 7 is lost')"}
+        assert state == "open"  # it can be committed, or discarded, once the device is back
+        assert tokens == [9]
+        assert owner == "old"
 
     def test_w9_a_device_error_keeps_its_number(self) -> None:
         found = child(
@@ -170,6 +173,34 @@ tell([said, backend.error.code])
             "fails_midway",
         )
         assert found == [["DeviceError", "midway: launch failed with 700 (illegal address)", "None"], 700]
+
+    @pytest.mark.parametrize("part", ["applier.run", "runtime.copy", "runtime.record"])
+    def test_w9_i1_a_part_of_a_device_with_streams_that_fails(self, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        config = sl.BatchConfig(
+            max_num_seqs=4, max_model_len=16, max_chunk_tokens=8, block_size=4, vocab_size=100, eos_token_ids=(2,)
+        )
+        sim: Any = sl.load_backend("sim")
+        batch = sl.SlotBatch(sl.target_layout(config), sim)
+        task = sl.PrefillTask(sl.Request("a", [5, 6, 7]), 0, 3, [1])
+
+        def lost(*_args: Any) -> None:
+            raise OSError("the card fell off the bus")
+
+        before = batch.digest()
+        with monkeypatch.context() as patch:
+            owner, method = part.split(".")
+            patch.setattr(getattr(sim, owner), method, lost)
+            with pytest.raises(
+                sl.DeviceError, match="sim: insert failed: OSError: the card fell off the bus"
+            ) as caught:
+                sl.insert_tasks(batch, [task])
+        assert isinstance(caught.value.__cause__, OSError)
+        assert batch.occupied == []
+        assert batch.digest() == before or part == "runtime.record"  # the apply was queued already
+        sl.insert_tasks(batch, [task])
+        batch.reset()
+        sim.synchronize()
+        assert (sim.retained, batch.digest()) == (0, before)
 
     def test_b7_a_plugin_that_cannot_say_whose_a_tensor_is_takes_no_other_down(self) -> None:
         found = child(

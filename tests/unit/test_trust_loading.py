@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_trust import child
+from test_trust import PLUGINS, child
 
 import slotline as sl
 from slotline.core.loading import interface_problem
@@ -107,3 +107,8 @@ def _runs(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state != "Z"
+
+
+def test_every_distribution_stands_in_the_table_of_what_it_proves() -> None:
+    told = (PLUGINS / "README.md").read_text()
+    assert [p.name for p in PLUGINS.iterdir() if p.is_dir() and f"`{p.name}`" not in told] == []

@@ -79,9 +79,9 @@ def _tell_moved(batch: SlotBatch, slot: int, before: int) -> None:
 def reset(batch: SlotBatch) -> None:
     """Everything as in a new batch, in the same memory (S6). Epochs go on counting (S2)."""
     batch.buffers.fill_all("reset")  # first: where it fails, every request still owns its slot
-    gone = [(batch.slots.vacate(slot).request_id, slot) for slot, _ in list(batch.slots)]
-    for _, slot in gone:
-        batch.sides.drop(slot)
+    slots = batch.occupied
+    gone = [(o.request_id, slot) for o, slot in zip(batch.slots.vacate(slots), slots, strict=True)]
+    batch.sides.drop(slots)
     batch.planner.reach.clear(slice(None))
     for request_id, slot in gone:
         for released in batch.sides.released:

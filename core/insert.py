@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,13 +12,16 @@ import numpy as np
 from slotline.core.backend import DONE, Event
 from slotline.core.errors import Fault, TaskError
 from slotline.core.plan import quantities
-from slotline.core.quantities import Ended, Quantities
-from slotline.core.slots import Occupant
+from slotline.core.quantities import Ended, Quantities, Span
+from slotline.core.segments import Spans
+from slotline.core.slots import Occupant, SlotTable
 from slotline.core.tasks import Task
 from slotline.core.validate import Checked, check
 
 if TYPE_CHECKING:
     from slotline.core.batch import SlotBatch
+
+_ID = attrgetter("request_id")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +70,7 @@ def insert_tasks(
     """
     if on_invalid not in ("raise", "skip"):
         raise ValueError(f"on_invalid is {on_invalid!r}, allowed: 'raise', 'skip'")
-    recorder = batch.recorder
+    recorder, table = batch.recorder, batch.slots
     if recorder is not None:
         tasks = list(tasks)
     checked = check(batch, tasks)
@@ -77,22 +81,28 @@ def insert_tasks(
     made = batch.sides.make(takes.p.requests)
     event = batch.buffers.apply(plan.packet, stream) if len(plan.packet) else DONE
     batch.planner.note(checked, plan.marks)
-    released = [_release(batch, request_id, slot) for request_id, slot in checked.releases]
-    ended = _take(batch, checked, takes)
-    _continue(batch, checked, chunks)
-    _decode(batch, checked)
+    if checked.releases:
+        slots = [slot for _, slot in checked.releases]
+        table.vacate(slots)
+        batch.sides.drop(slots)
+    ended = _take(batch, checked, takes) if checked.take_slots else {}
+    if checked.chunk_slots:
+        _continue(batch, checked, chunks)
+    if len(checked.tables.slots):
+        _decode(batch, checked)
     batch.sides.put(checked.take_slots, made)
     if recorder is not None:
         recorder.inserted(list(tasks), checked, plan.packet)
-    _tell(batch, checked)
-    table = batch.slots
-    owners = [r for r in checked.named if r in table.by_id]
+    if batch.sides.released or batch.sides.inserted:
+        _tell(batch, checked)
+    by_id, occupants = table.by_id, table.occupants
+    owned = {r: by_id[r] for r in checked.named if r in by_id}
     return InsertReceipt(
-        slots={r: table.by_id[r] for r in owners},
-        epochs={r: table.occupant(table.by_id[r]).epoch for r in owners},
+        slots=owned,
+        epochs={r: occupants[slot].epoch for r, slot in owned.items()},  # type: ignore[union-attr]  # it is owned
         ended=ended,
-        released=tuple(sorted(released)),
-        cut=_cut(takes),
+        released=tuple(sorted([request_id for request_id, _ in checked.releases])),
+        cut=_cut(takes) if checked.take_slots else {},
         refused=checked.faults,
         event=event,
         num_active=batch.num_active,
@@ -101,54 +111,48 @@ def insert_tasks(
     )
 
 
-def _release(batch: SlotBatch, request_id: str, slot: int) -> str:
-    batch.slots.vacate(slot)
-    batch.sides.drop(slot)
-    return request_id
-
-
 def _take(batch: SlotBatch, checked: Checked, takes: Quantities) -> dict[str, Ended]:
     """Epochs go in ascending request id over all that take a slot (S1)."""
     table, tasks, slots = batch.slots, takes.p.tasks, checked.take_slots
-    order = sorted(range(len(tasks)), key=lambda i: tasks[i].request_id)
-    bounds = takes.launch_bound.tolist()
-    decodes = takes.p.handover
-    ended = {}
-    for i in order:
-        task, slot = tasks[i], slots[i]
-        last = decodes or task.end == len(task.request.history)
-        end = task.end
-        table.take(slot, Occupant(task.request, table.next_epoch, end, last, committed=decodes))
-        table.next_epoch += 1
-        table.bound[slot] = bounds[i]
-        _set_table(table, slot, takes.tables[i])
-        fate = takes.ended[i]
-        if fate is not None:
-            ended[task.request_id] = fate
-    return ended
+    decodes, epoch = takes.p.handover, table.next_epoch
+    occupants = [
+        Occupant(t.request, 0, t.end, decodes or t.end == len(t.request.history), committed=decodes) for t in tasks
+    ]
+    for occupant in sorted(occupants, key=_ID) if len(occupants) > 1 else occupants:
+        occupant.epoch = epoch
+        epoch += 1
+    table.next_epoch = epoch
+    table.take(slots, occupants, takes.launch_bound)
+    _set_tables(table, slots, takes)
+    if not decodes:
+        return {}
+    return {t.request_id: fate for t, fate in zip(tasks, takes.ended, strict=True) if fate is not None}
 
 
 def _continue(batch: SlotBatch, checked: Checked, chunks: Quantities) -> None:
     table = batch.slots
-    bounds = chunks.launch_bound.tolist()
-    for i, (task, slot) in enumerate(zip(chunks.p.tasks, checked.chunk_slots, strict=True)):
+    for task, slot in zip(chunks.p.tasks, checked.chunk_slots, strict=True):
         occupant = table.occupant(slot)
         occupant.end, occupant.committed = task.end, False
         occupant.last = task.end == len(task.request.history)
-        table.bound[slot] = bounds[i]
-        _set_table(table, slot, chunks.tables[i])
+        table.uncommitted[occupant.epoch] = occupant
+    table.bound[checked.chunk_slots] = chunks.launch_bound
+    _set_tables(table, checked.chunk_slots, chunks)
 
 
-def _set_table(table: Any, slot: int, blocks: Any) -> None:
-    table.blocks[slot, : len(blocks)] = blocks
-    table.blocks[slot, len(blocks) : table.num_blocks[slot]] = -1
-    table.num_blocks[slot] = len(blocks)
+def _set_tables(table: SlotTable, slots: list[int], q: Quantities) -> None:
+    """The host's block tables of the rows."""
+    span, rows = q.span("block_table"), np.array(slots, np.intp)
+    assert isinstance(span, Span)
+    before = table.num_blocks[rows]
+    tail = span.length if q.takes else np.maximum(span.length, before)
+    known = span.known if q.takes else {}
+    Spans(0, rows, span.data, span.source, np.zeros_like(span.length), span.length, tail, -1, known).write(table.blocks)
+    table.num_blocks[rows] = span.length
 
 
 def _decode(batch: SlotBatch, checked: Checked) -> None:
     table, change = batch.slots, checked.tables
-    if not len(change.slots):
-        return
     cells, before = table.blocks.shape[1], table.num_blocks[change.slots].astype(np.int64)
     change.spans(0, change.ids, cells, -1, before).write(table.blocks)
     table.num_blocks[change.slots] = change.held

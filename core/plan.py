@@ -245,6 +245,7 @@ class Planner:
             if not wanted.any():
                 return
             slots, source, length, tail = slots[wanted], source[wanted], length[wanted], tail[wanted]
+            known = {}
         data, first = self._cast(span.data, p), np.zeros_like(length)
         out.append(Spans(p.index, slots, data, source, first, length, tail, p.fill, known))
         self._mark(marks, p, slots, length)

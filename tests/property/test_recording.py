@@ -16,8 +16,9 @@ from hypothesis.stateful import initialize
 from simulated import simulated
 
 import slotline as sl
-from slotline.core import derived, record, recorded, recording
-from slotline.core.playback import Player, Recording, verify
+from slotline.core import derived, record, recorded, recorded_requests, recording
+from slotline.core.playback import Player, verify
+from slotline.core.recording_file import Recording
 from slotline.testing import strategies as some
 from slotline.testing.conformance.operations import Operations
 from slotline.testing.reference import ReferenceBatch
@@ -199,21 +200,21 @@ def test_r_flipped_anywhere(data: st.DataObject) -> None:
                 raise
 
 
-def insertion(*tasks: recorded.TaskRecord) -> recorded.Insert:
+def insertion(*tasks: recorded_requests.TaskRecord) -> recorded.Insert:
     return recorded.Insert(requests=(), tasks=tasks, packet_bytes=0, segments=0)
 
 
 HOSTILE: list[tuple[recorded.Operation, str]] = [
-    (recorded.Prepare(step=1, packed=True, rows=(), num_tokens=2**31 - 1), "allowed: a new step"),
-    (recorded.Prepare(step=1, packed=True, rows=("nobody",), num_tokens=4), "nobody"),
+    (recorded.Prepare(step=2, packed=True, rows=(), num_tokens=4, gone=()), "allowed: 1, the next"),
+    (recorded.Prepare(step=1, packed=True, rows=(), num_tokens=4, gone=(1,)), "step 1 is gone"),
+    (recorded.Prepare(step=1, packed=True, rows=("nobody",), num_tokens=4, gone=()), "nobody"),
     (recorded.Commit(step=7, tokens=b"", counts=b""), "bytes, allowed"),
-    (recorded.Commit(step=7, tokens=bytes(96), counts=bytes(32)), "never prepared"),
-    (recorded.Drafts(step=1, tokens=bytes(5)), "bytes, allowed"),
+    (recorded.Commit(step=7, tokens=bytes(96), counts=bytes(32)), "never prepared, or gone"),
+    (recorded.Drafts(step=1, tokens=bytes(5)), "not known"),
     (recorded.Swap(i=-1, j=2**40), "slot"),
     (recorded.NumBlocks(num_blocks=0), "num_blocks"),
-    (insertion(recorded.TaskRecord(kind="steal")), "kind"),
-    (insertion(recorded.TaskRecord(kind="prefill", request=5)), "no record has told"),
-    (insertion(recorded.TaskRecord(kind="decode", request_id="a", blocks=b"abc")), "multiple of 4"),
+    (insertion(recorded_requests.TaskRecord(kind="prefill", request=5)), "no record has told"),
+    (insertion(recorded_requests.TaskRecord(kind="decode", request_id="a", blocks=b"abc")), "multiple of 4"),
 ]  # fmt: skip
 
 
@@ -224,7 +225,7 @@ def test_r_records_that_do_not_fit_are_named(operation: Any, words: str, tmp_pat
     """Whole frames with lying content: numbers and lengths are checked against the layout before a byte is written."""
     whole = written(tmp_path / "run.rec").read_bytes()
     size = record.HEADER.unpack_from(whole)[3] + record.HEADER.size
-    entry = recorded.Entry(operation=operation, digest="")
+    entry = recorded.Entry(operation=operation, digest="0" * 64)
     end = record.encode(recorded.End(records=1), recording.END)
     path = tmp_path / "hostile.rec"
     path.write_bytes(whole[:size] + record.encode(entry, recording.ENTRY) + end)

@@ -188,13 +188,15 @@ class Verdict(NamedTuple):
     """Why the backend's batch cannot do what NumPy's can: what steps decided there differs, not the buffers."""
 
 
-def verify(path: str | os.PathLike[str], backend: Backend, reference: Backend) -> Verdict:
+def verify(recording: Recording | str | os.PathLike[str], backend: Backend, reference: Backend) -> Verdict:
     """Play the recording on ``backend`` and compare digests after each record (rule R).
 
     At the first that differs both ``backend`` and ``reference`` (``cpu`` on NumPy) play up to it, and the first cell in
     which they differ is told. ``PacketError`` for what is no recording, ``DeviceError`` if the device fails.
     """
-    recording, count = Recording(path), 0
+    if not isinstance(recording, Recording):
+        recording = Recording(recording)
+    count = 0
     player = Player(recording, backend)
     refused: PacketError | None = None
     try:

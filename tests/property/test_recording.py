@@ -13,6 +13,7 @@ from frameworks import backend, fewer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
+from recordings import LAYOUT, PROMPT, play, written
 from simulated import simulated
 
 import slotline as sl
@@ -23,13 +24,6 @@ from slotline.testing import strategies as some
 from slotline.testing.conformance.operations import Operations
 from slotline.testing.reference import ReferenceBatch
 from slotline.testing.strategies_invalid import mixed_calls
-
-
-def play(path: Path, device: Any) -> int:
-    """The number of records; each digest is as recorded."""
-    found = verify(path, device, backend("numpy"))
-    assert found.record is None, found
-    return found.records
 
 
 class Recorded(Operations):
@@ -80,31 +74,6 @@ def test_r_a_recording_plays_on_another_backend(data: st.DataObject, seed: int) 
                 sl.commit_step(batch, step, tokens, counts)
                 ref.commit(ticket, tokens, counts)
         assert play(path, simulated(seed)) == recorder.records == 12
-
-
-CONFIG = sl.BatchConfig(
-    max_num_seqs=4, max_model_len=64, vocab_size=30_000, max_chunk_tokens=32, block_size=4, num_blocks=100,
-    eos_token_ids=(2,), spec_method="mtp", num_draft_tokens=2,
-)  # fmt: skip
-LAYOUT = sl.target_layout(CONFIG) | sl.mtp_layout(CONFIG)
-PROMPT = [11_111, 22_222, 12_345, 23_456, 17_171, 19_191]
-
-
-def written(path: Path, **options: Any) -> Path:
-    batch = sl.SlotBatch(LAYOUT, backend("numpy"))
-    sampling = sl.SamplingParams(stop_seqs=[[25_252, 7]], bad_tokens=[26_262], temperature=0.5)
-    with sl.record(batch, path, **options):
-        sl.insert_tasks(batch, [sl.PrefillTask(sl.Request("a", PROMPT, sampling=sampling), 0, 6, [1, 2])])
-        for token in (25_252, 7):
-            step = sl.prepare_step(batch)
-            sl.commit_step(batch, step, np.full((4, 3), token), np.ones(4, np.int64))
-            (out,) = batch.fetch(step).result()
-        assert out.finish_reason == sl.FinishReason.STOP
-        batch.swap(0, 2)
-        batch.set_num_blocks(50)
-        batch.release(["a"])
-        batch.reset()
-    return path
 
 
 def test_r_redacted_no_token_id_of_the_user_is_in_the_file_and_stops_stop_as_before(tmp_path: Path) -> None:

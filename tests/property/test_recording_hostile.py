@@ -94,7 +94,7 @@ def test_r_any_value_replaced_under_a_right_checksum(
         else:
             change = data.draw(st.sampled_from(["put", "repeat"]))
         if change == "put":
-            holder[last] = data.draw(st.sampled_from(NASTY))
+            holder[last] = copy.deepcopy(data.draw(st.sampled_from(NASTY)))
         elif change == "repeat":
             holder.append(copy.deepcopy(holder[last]))
         elif change == "twin":

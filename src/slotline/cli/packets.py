@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,13 +30,10 @@ packets = typer.Typer(
 File = Annotated[Path, typer.Argument(help="A recording, as slotline.record or slotline replay --record write it.")]
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _opened(path: Path) -> Recording:
     try:
-        yield
+        return Recording(path)
     except OSError as error:
-        if error.filename is not None and Path(os.fsdecode(error.filename)) != path:
-            raise
         raise ConfigError(f"{path}: {error.strerror or error}") from error
 
 
@@ -56,14 +50,13 @@ def show(
 
     Example: [bold]slotline packets show azure.rec --limit 20[/bold]
     """
-    with _readable(file):
-        recording = Recording(file)
-        if as_json:
-            for _ in islice(recording, limit):  # all of it first: what is no recording leaves stdout empty
-                pass
-            _write_json(file, recording, limit)
-        else:
-            _write_lines(recording, limit)
+    recording = _opened(file)
+    if as_json:
+        for _ in islice(recording, limit):  # all of it first: what is no recording leaves stdout empty
+            pass
+        _write_json(file, recording, limit)
+    else:
+        _write_lines(recording, limit)
 
 
 def _write_lines(recording: Recording, limit: int | None) -> None:
@@ -124,10 +117,10 @@ def verify(
     Example: [bold]slotline replay trace.csv --limit 300 --record azure.rec[/bold], then
     [bold]slotline packets verify azure.rec --backend opencl[/bold]
     """
-    with _readable(file):
-        require_memory([Recording(file).layout], copies=2)
-        device = load_backend(backend, framework=framework, vendor=vendor)
-        found = play_and_compare(file, device, load_backend("cpu", framework="numpy"))
+    recording = _opened(file)
+    require_memory([recording.layout], copies=2)
+    device = load_backend(backend, framework=framework, vendor=vendor)
+    found = play_and_compare(recording, device, load_backend("cpu", framework="numpy"))
     cell = found.difference
     report = {
         "file": str(file),

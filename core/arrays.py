@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -37,13 +37,16 @@ class PackedArray(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Little-endian, C order."""
 
     def __post_init__(self) -> None:
+        self._check(finite=True)
+
+    def _check(self, *, finite: bool) -> None:
         if len(self.shape) % _AXIS.itemsize or len(self.shape) > MAX_AXES * _AXIS.itemsize:
             allowed = f"8 for each of at most {MAX_AXES} axes"
             raise PacketError(f"extras {self.name!r}: shape has {len(self.shape)} bytes, allowed: {allowed}")
-        check(f"extras {self.name!r}", self.data, self.dtype, self._axes)
+        check(f"extras {self.name!r}", self.data, self.dtype, self._axes, finite=finite)
 
     @classmethod
-    def of(cls, name: str, value: Any) -> PackedArray:
+    def of(cls, name: str, value: Any) -> Self:
         """``value``: a number, nested lists or an array; ``PacketError`` if it holds something else."""
         array = np.asarray(value)
         shape = np.array(array.shape, _AXIS).tobytes()
@@ -52,6 +55,10 @@ class PackedArray(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     @property
     def _axes(self) -> tuple[int, ...]:
         return tuple(np.frombuffer(self.shape, _AXIS).tolist())
+
+    @property
+    def cells(self) -> int:
+        return math.prod(self._axes)
 
     @property
     def array(self) -> NDArray[Any]:
@@ -66,8 +73,8 @@ def pack(array: NDArray[Any]) -> bytes:
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<") if array.dtype.kind != "V" else None).tobytes()
 
 
-def check(where: str, raw: bytes, dtype: str, shape: tuple[int, ...]) -> None:
-    """``PacketError`` unless ``raw`` holds an array of finite numbers of this dtype and shape."""
+def check(where: str, raw: bytes, dtype: str, shape: tuple[int, ...], *, finite: bool = True) -> None:
+    """``PacketError`` unless ``raw`` holds an array of (``finite``) numbers of this dtype and shape."""
     if dtype not in DTYPES:
         raise PacketError(f"{where}: dtype is {dtype!r}, allowed: {', '.join(DTYPES)}")
     if any(n < 0 for n in shape) or math.prod(max(n, 1) for n in shape) > MAX_CELLS:
@@ -77,7 +84,7 @@ def check(where: str, raw: bytes, dtype: str, shape: tuple[int, ...]) -> None:
         raise PacketError(f"{where} has {len(raw)} bytes, allowed: {needed}, {dtype} of shape {shape}")
     if dtype == "bool" and any(raw.translate(None, b"\0\1")):
         raise PacketError(f"{where} is bool, allowed: bytes 0 and 1")
-    if dtype in _FLOATS:
+    if finite and dtype in _FLOATS:
         bits, exponent = _FLOATS[dtype]
         wrong = np.flatnonzero((np.frombuffer(raw, bits) & exponent) == exponent)
         if len(wrong):

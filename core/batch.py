@@ -133,21 +133,15 @@ class SlotBatch:
             raise ValueError(f"num_blocks is {num_blocks!r}, allowed: a whole number of at least 1")
         self.num_blocks = int(num_blocks)
         if self.recorder is not None:
-            self.recorder.add(recorded.NumBlocks(num_blocks=self.num_blocks))
+            self.recorder.add(recorded.NumBlocks(num_blocks=min(self.num_blocks, recorded.MAX_NUMBER)))
 
     def swap(self, i: int, j: int) -> None:
         """Exchange two slots: every per-slot field, mirrors, side tables, owners (S4)."""
-        i, j = self._slot(i), self._slot(j)
-        derived.swap(self, i, j)
-        if self.recorder is not None:
-            self.recorder.add(recorded.Swap(i=i, j=j))
+        derived.swap(self, self._slot(i), self._slot(j))
 
     def condense(self) -> list[tuple[int, int]]:
         """Close the gaps between occupied slots; the moves (from, to) in order (S5)."""
-        moves = derived.condense(self)
-        if self.recorder is not None:
-            self.recorder.add(recorded.Condense())
-        return moves
+        return derived.condense(self)
 
     def release(self, request_ids: Iterable[str], *, stream: Any = None) -> InsertReceipt:
         """Free the slots of requests that have ended, as FinishTasks do (L7)."""
@@ -159,8 +153,6 @@ class SlotBatch:
     def reset(self) -> None:
         """Everything as in a new batch, in the same memory; open steps become stale (S6)."""
         derived.reset(self)
-        if self.recorder is not None:
-            self.recorder.add(recorded.Reset())
 
     def digest(self) -> str:
         """A hash of every byte of every field, and of the slot map with its epochs."""

@@ -113,7 +113,7 @@ class _Reader:
         at = HEADER.size + self.segments * SEGMENT.size
         self.numbers = np.frombuffer(data, _U32, self.count, at).astype(np.int64)
         self.shared: dict[tuple[int, int, str], NDArray[Any]] = {}
-        self.payload = data[at + self.count * 4 :]
+        self.payload = bytes(data[at + self.count * 4 :])  # one copy; however many segments name the same bytes
 
     def packet(self) -> Packet:
         return Packet(self.layout, [self._segment(i) for i in range(self.segments)], "packet")
@@ -131,7 +131,7 @@ class _Reader:
         if not num_rows or (np.diff(rows) <= 0).any() or rows[-1] >= self.layout.config.max_num_seqs:
             raise PacketError(f"segment {i}: rows must ascend and lie below {self.layout.config.max_num_seqs}")
         cells = self.layout.row_cells(f.name)
-        slots = rows.astype(np.intp)
+        slots = rows.astype(np.intp, copy=False)
         if kind == FILL:
             self._require(i, a < b <= cells, f"cells [{a}, {b}) of {cells}")
             return Fill(index, slots, a, b, _value(last, f, i))
@@ -163,10 +163,10 @@ class _Reader:
             return known
         stop = offset + cells * f.itemsize
         self._require(i, stop <= len(self.payload), f"payload [{offset}, {stop}) of {len(self.payload)} bytes")
-        raw = bytes(self.payload[offset:stop])
-        if f.dtype == "bool" and any(b > 1 for b in raw):
+        found = np.frombuffer(self.payload, numpy_dtype(f.dtype), cells, offset)
+        if f.dtype == "bool" and (found.view(np.uint8) > 1).any():
             raise PacketError(f"segment {i}: field {f.name!r} is bool, the payload holds something else")
-        found = self.shared[offset, cells, f.dtype] = np.frombuffer(raw, numpy_dtype(f.dtype))
+        self.shared[offset, cells, f.dtype] = found
         return found
 
 

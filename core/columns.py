@@ -55,3 +55,8 @@ KIND_OF: dict[str, str] = {
 """The kind of each quantity that is not ``int``."""
 
 COLUMN_NAMES = frozenset(SCALARS) | frozenset(SPANS)
+
+TOKEN_COLUMNS = frozenset(
+    {"history", "chunk", "shifted_chunk", "lookahead", "first_token", "first_step_tokens", "bad_tokens", "stop_seqs"}
+)
+"""Quantities that are token ids: users' text, which a redacted recording hides (rule R)."""

@@ -68,6 +68,8 @@ def commit_step(batch: SlotBatch, step: Ticket, accept_tokens: Any, accept_num: 
     tokens = batch.argument("accept_tokens", accept_tokens, (config.max_num_seqs, config.num_drafts + 1))
     count = batch.argument("accept_num", accept_num, (config.max_num_seqs,))
     require_ids("accept_tokens", tokens, step, count)
+    recorder = batch.recorder
+    said = [] if recorder is None else recorder.hosts(tokens, count)
     moved = bool(((places[SOURCE] >= 0) & (places[SOURCE] != np.arange(config.max_num_seqs))).any())
     gone = (places[TAKEN] > 0) & (places[PLACE] < 0)
     stale = frozenset(e.epoch for e in step.entries if gone[e.slot]) if gone.any() else frozenset[int]()
@@ -91,8 +93,8 @@ def commit_step(batch: SlotBatch, step: Ticket, accept_tokens: Any, accept_num: 
     if stale:
         batch.stats.add("stale_results", "commit", len(stale))
     _tell_host(batch, step, places)
-    if batch.recorder is not None:
-        batch.recorder.committed(step, tokens, count)
+    if recorder is not None:
+        recorder.committed(step, *said)
 
 
 def commit_rows(xp: Any, reads: Mapping[str, Array], w: Mapping[str, Array], config: BatchConfig, moved: bool) -> None:

@@ -10,6 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from slotline.core import recorded
+
 if TYPE_CHECKING:
     from slotline.core.batch import SlotBatch
     from slotline.core.field import Field
@@ -30,6 +32,7 @@ def swap(batch: SlotBatch, i: int, j: int) -> None:
     if i == j:
         return
     permute(batch, np.array([i, j], np.intp), np.array([j, i], np.intp))
+    _record(batch, recorded.Swap(i=i, j=j))
     for slot, other in ((i, j), (j, i)):
         _tell_moved(batch, slot, other)
 
@@ -64,9 +67,16 @@ def condense(batch: SlotBatch) -> list[tuple[int, int]]:
     vacated = np.array(sorted(s for s, _ in moves), np.intp)
     batch.buffers.apply(batch.planner.clear(vacated, "condense"), None)
     batch.planner.reach.clear(vacated)
+    _record(batch, recorded.Condense())
     for s, d in moves:
         _tell_moved(batch, d, s)
     return moves
+
+
+def _record(batch: SlotBatch, operation: recorded.Operation) -> None:
+    """Before the engine's callbacks, which may do more, or raise."""
+    if batch.recorder is not None:
+        batch.recorder.add(operation)
 
 
 def _tell_moved(batch: SlotBatch, slot: int, before: int) -> None:
@@ -83,6 +93,7 @@ def reset(batch: SlotBatch) -> None:
     gone = [(o.request_id, slot) for o, slot in zip(batch.slots.vacate(slots), slots, strict=True)]
     batch.sides.drop(slots)
     batch.planner.reach.clear(slice(None))
+    _record(batch, recorded.Reset())
     for request_id, slot in gone:
         for released in batch.sides.released:
             released(request_id, slot)

@@ -35,6 +35,8 @@ def commit_drafts(batch: SlotBatch, step: Ticket, draft_tokens: Any) -> None:
     require_newest(step, "commit_drafts")
     if not num_drafts:
         return
+    recorder = batch.recorder
+    said = [] if recorder is None else recorder.hosts(drafts)
 
     def run(xp: Any, reads: Any, writes: Any) -> None:
         _commit(xp, reads, writes, num_drafts)
@@ -47,8 +49,8 @@ def commit_drafts(batch: SlotBatch, step: Ticket, draft_tokens: Any) -> None:
         live="places",
         changed={"result": step.result},
     )
-    if batch.recorder is not None:
-        batch.recorder.committed_drafts(step, drafts)
+    if recorder is not None:
+        recorder.committed_drafts(step, *said)
 
 
 def require_newest(step: Ticket, doing: str, slots: Collection[int] | None = None) -> None:

@@ -1,8 +1,9 @@
-"""Host memory that belongs to something else, as NumPy arrays."""
+"""Host memory: how much there is, and what belongs to something else as NumPy arrays."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,14 @@ from numpy.typing import NDArray
 
 from slotline.core.device import TensorInfo
 from slotline.core.layout import numpy_dtype
+
+
+def machine_bytes() -> int | None:
+    """What this machine has; None where it does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
 
 
 class _Memory:

@@ -44,7 +44,7 @@ class Planner:
     """Plans for one layout. ``adopted``: fields whose tensors the engine owns, which are written whole (P2)."""
 
     def __init__(self, layout: BufferLayout, adopted: set[str], only: set[str] | None) -> None:
-        self.layout = layout
+        self.layout, self.only = layout, only
         kind = "handover" if layout.config.role == "decode" else "prefill"
         self.fields: list[FieldPlan] = []
         for index, f in enumerate(layout):

@@ -1,43 +1,37 @@
 """What a recording holds: a head with the layout, and records of operations (rule R, ``docs/recordings.md``).
 
 Everything is checked when it is read; what is made of it (config, fields, requests, tasks) checks itself once more.
+Where a mapping is read, or the number of parts decides how much is made of them, there is a bound.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 
-from slotline.core import record
-from slotline.core.arrays import PackedArray
 from slotline.core.config import BatchConfig
 from slotline.core.errors import PacketError
 from slotline.core.field import KEEP, Column, Extra, Field, Rule
 from slotline.core.layout import BufferLayout
-from slotline.core.redaction import Permutation, Plain
-from slotline.core.sampling import SCALAR_KINDS, UNSET, SamplingParams
-from slotline.core.tasks import AbortTask, DecodeTask, FinishTask, PreemptTask, PrefillTask, Request, Task
+from slotline.core.recorded_requests import Part, RequestRecord, TaskRecord
 
-RELEASES: dict[str, type[PreemptTask | AbortTask | FinishTask]] = {
-    "preempt": PreemptTask, "abort": AbortTask, "finish": FinishTask,
-}  # fmt: skip
-
-
-class Part(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A part of a recording."""
+MAX_FIELDS = 4096
+MAX_NUMBER = 2**62
+_Number = Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)]
+Scalar = int | float | bool | str | None
 
 
 class FieldRecord(Part):
     name: str
-    dims: tuple[int | str, ...]
+    dims: Annotated[tuple[int | str, ...], msgspec.Meta(max_length=64)]
     dtype: str
     fill: int | float | bool
     residency: str
     group: str
     slot_axis: int | None
-    on: dict[str, tuple[str, Any]]
+    on: Annotated[dict[str, tuple[str, Scalar]], msgspec.Meta(max_length=16)]
     """By kind of task: ("column", name), ("extra", name), ("value", number) or ("keep", None)."""
     engine_writes: bool | None
     step_writes: bool
@@ -73,120 +67,24 @@ def _rule(what: str, value: Any) -> Rule:
 class Head(Part):
     """The first part of a recording."""
 
-    config: dict[str, Any]
-    fields: tuple[FieldRecord, ...]
+    config: Annotated[dict[str, Scalar | tuple[int, ...]], msgspec.Meta(max_length=64)]
+    fields: Annotated[tuple[FieldRecord, ...], msgspec.Meta(max_length=MAX_FIELDS)]
+    only: tuple[str, ...] | None
+    """The fields that insertion and clearing write (F4); None: all."""
     fingerprint: str
-    next_epoch: int
-    num_blocks: int | None
+    next_epoch: _Number
+    num_blocks: _Number | None
     redacted: bool
-    version: str
+    version: Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[!-~]*\Z")]
     """Of the slotline that wrote it; decides nothing."""
 
     def layout(self) -> BufferLayout:
         """The layout, checked by its own classes and by the fingerprint."""
-        layout = BufferLayout(BatchConfig(**self.config), [f.field() for f in self.fields])
+        values: dict[str, Any] = self.config  # which BatchConfig checks
+        layout = BufferLayout(BatchConfig(**values), [f.field() for f in self.fields])
         if layout.fingerprint != self.fingerprint:
             raise PacketError(f"a recording: its layout is {layout.fingerprint}, its head says {self.fingerprint}")
         return layout
-
-
-class RequestRecord(Part):
-    """A request, told once; tasks name it by ``number``. Token ids are little-endian int32."""
-
-    number: int
-    request_id: str
-    prompt: bytes
-    output: bytes
-    drafts: bytes
-    values: bytes
-    """The numbers of SamplingParams, one ``SamplingParams.RECORD``."""
-    stops: tuple[bytes, ...]
-    bad: bytes
-    hidden: PackedArray | None
-    extras: tuple[PackedArray, ...]
-
-    @classmethod
-    def of(cls, number: int, r: Request, hidden: Permutation | Plain, token_extras: frozenset[str]) -> RequestRecord:
-        def ids(values: Any) -> bytes:
-            return record.ids_to_bytes(hidden.of(values))
-
-        extras = {n: hidden.of(v) if n in token_extras else v for n, v in sorted(r.extra.items())}
-        return cls(
-            number=number,
-            request_id=r.request_id,
-            prompt=ids(r.prompt_token_ids),
-            output=ids(r.output_token_ids),
-            drafts=ids(r.draft_token_ids),
-            values=r.sampling.packed,
-            stops=tuple(ids(s) for s in r.sampling.stop_lists),
-            bad=ids(r.sampling.bad_tokens),
-            hidden=None if r.hidden_state is None else PackedArray.of("hidden_state", r.hidden_state),
-            extras=tuple(PackedArray.of(n, v) for n, v in extras.items()),
-        )
-
-    def request(self, vocab_size: int) -> Request:
-        def ids(where: str, raw: bytes, limit: int = vocab_size) -> Any:
-            record.check_ids(where, raw, limit)
-            return record.ids_from_bytes(raw)
-
-        if len(self.values) != SamplingParams.RECORD.itemsize:
-            raise PacketError(f"values has {len(self.values)} bytes, allowed: {SamplingParams.RECORD.itemsize}")
-        (values,) = np.frombuffer(self.values, SamplingParams.RECORD).tolist()
-        numbers = dict(zip(SCALAR_KINDS, values, strict=True))
-        if numbers["max_dec_len"] == UNSET:
-            numbers["max_dec_len"] = None
-        stops = [np.frombuffer(raw, "<i4").astype(np.int64) for raw in self.stops if not len(raw) % 4]
-        sampling = SamplingParams(**numbers, stop_seqs=stops, bad_tokens=ids("bad", self.bad))
-        return Request(
-            self.request_id,
-            ids("prompt", self.prompt),
-            ids("output", self.output),
-            ids("drafts", self.drafts),
-            sampling,
-            None if self.hidden is None else self.hidden.array,
-            {a.name: a.array for a in self.extras},
-        )
-
-
-class TaskRecord(Part):
-    kind: str
-    """``prefill``, ``decode``, ``preempt``, ``abort`` or ``finish``."""
-    request_id: str = ""
-    request: int = 0
-    """A prefill's, by number."""
-    start: int = 0
-    end: int = 0
-    slot: int | None = None
-    blocks: bytes = b""
-    appended: bool = False
-    """``blocks`` are a decode task's new blocks, not its whole table."""
-
-    @classmethod
-    def of(cls, task: Task, number: int) -> TaskRecord:
-        if isinstance(task, PrefillTask):
-            blocks = record.ids_to_bytes(task.block_table)
-            return cls(kind="prefill", request=number, start=task.start, end=task.end, slot=task.slot, blocks=blocks)
-        if isinstance(task, DecodeTask):
-            appended = task.block_table is None
-            blocks = record.ids_to_bytes(task.new_blocks if appended else task.block_table)
-            return cls(kind="decode", request_id=task.request_id, blocks=blocks, appended=appended)
-        kind = next(name for name, kind in RELEASES.items() if isinstance(task, kind))
-        return cls(kind=kind, request_id=task.request_id)
-
-    def task(self, requests: dict[int, Request]) -> Task:
-        if self.kind in RELEASES:
-            return RELEASES[self.kind](self.request_id)
-        record.check_ids("blocks", self.blocks, 2**31 - 1)
-        blocks = record.ids_from_bytes(self.blocks)
-        if self.kind == "decode":
-            if self.appended:
-                return DecodeTask(self.request_id, new_blocks=blocks)
-            return DecodeTask(self.request_id, block_table=blocks)
-        if self.kind != "prefill":
-            raise PacketError(f"a task's kind is {self.kind!r}, allowed: prefill, decode, {', '.join(RELEASES)}")
-        if self.request not in requests:
-            raise PacketError(f"a task names request {self.request}, which no record has told")
-        return PrefillTask(requests[self.request], self.start, self.end, blocks, self.slot)
 
 
 class Insert(Part, tag="insert"):
@@ -195,19 +93,36 @@ class Insert(Part, tag="insert"):
     packet_bytes: int
     segments: int
 
+    def check(self, config: BatchConfig) -> None:
+        """``PacketError`` for more requests or tasks than a call can have; before any of them is made."""
+        size = config.max_num_seqs
+        prefills = sum(t.kind == "prefill" for t in self.tasks)
+        decodes = sum(t.kind == "decode" for t in self.tasks)
+        most = size * (config.max_blocks_per_seq + 4) + 1024  # empty ones too
+        for what, number, allowed in (
+            ("requests", len(self.requests), size),
+            ("prefills", prefills, size),
+            ("releases", len(self.tasks) - prefills - decodes, size),
+            ("decode tasks", decodes, most),
+        ):
+            if number > allowed:
+                raise PacketError(f"{number} {what}, allowed: {allowed}, as max_num_seqs is {size}")
+
 
 class Prepare(Part, tag="prepare"):
     """``prepare_step``, or a ticket alone."""
 
-    step: int
+    step: _Number
     packed: bool
     rows: tuple[str, ...]
     """The requests in the step."""
-    num_tokens: int
+    num_tokens: _Number
+    gone: tuple[int, ...]
+    """Steps that no record names any more."""
 
 
 class Commit(Part, tag="commit"):
-    step: int
+    step: _Number
     tokens: bytes
     """int64 [S, K + 1]"""
     counts: bytes
@@ -215,19 +130,19 @@ class Commit(Part, tag="commit"):
 
 
 class Drafts(Part, tag="drafts"):
-    step: int
+    step: _Number
     tokens: bytes
     """int64 [S, K]"""
 
 
 class Discard(Part, tag="discard"):
-    step: int
+    step: _Number
 
 
 class Taken(Part, tag="taken"):
     """A fetched result was taken on the host (I7, M7)."""
 
-    step: int
+    step: _Number
 
 
 class Swap(Part, tag="swap"):
@@ -254,7 +169,7 @@ class Entry(Part):
     """One record: what was done, and the batch's digest after it."""
 
     operation: Operation
-    digest: str
+    digest: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 class End(Part):

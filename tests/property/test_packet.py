@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +12,7 @@ from packets import LAYOUT, segments, written
 
 import slotline as sl
 from slotline.core import codec
-from slotline.core.segments import Segment
+from slotline.core.segments import Block, Segment
 
 
 @given(segments())
@@ -51,6 +54,24 @@ def test_r_hostile_bytes_give_a_packet_error_or_a_packet_within_bounds(
 def test_r_the_error_says_what_is_wrong(data: bytes, says: str) -> None:
     with pytest.raises(sl.PacketError, match=says):
         codec.decode(LAYOUT, data)
+
+
+def test_r_segments_that_name_the_same_bytes_share_them() -> None:
+    """32 bytes for each segment, each of which claims the whole payload, a byte further than the one before."""
+    config = sl.BatchConfig(max_num_seqs=2, max_model_len=50_000, vocab_size=10)
+    layout, many = sl.target_layout(config), 300
+    block = Block(layout.index("token_ids_all"), np.arange(2), 0, np.zeros((2, 50_000), np.int64))
+    good = codec.encode(sl.Packet(layout, [block], "test"))
+    header = list(codec.HEADER.unpack_from(good))
+    segment = codec.SEGMENT.unpack_from(good, codec.HEADER.size)[:-1]
+    header[4], header[-1] = many, header[-1] + many
+    parts = [codec.HEADER.pack(*header), *(codec.SEGMENT.pack(*segment, i) for i in range(many))]
+    hostile = b"".join((*parts, good[codec.HEADER.size + codec.SEGMENT.size :], bytes(many)))
+    tracemalloc.start()
+    assert len(codec.decode(layout, hostile)) == many
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 * len(hostile)
 
 
 def test_r_a_history_travels_once() -> None:

@@ -13,22 +13,17 @@ from frameworks import backend, fewer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize
+from recordings import LAYOUT, PROMPT, play, written
 from simulated import simulated
 
 import slotline as sl
-from slotline.core import derived, record, recorded, recording
-from slotline.core.playback import Player, Recording, verify
+from slotline.core import derived, record, recorded, recorded_requests, recording
+from slotline.core.playback import Player, verify
+from slotline.core.recording_file import Recording
 from slotline.testing import strategies as some
 from slotline.testing.conformance.operations import Operations
 from slotline.testing.reference import ReferenceBatch
 from slotline.testing.strategies_invalid import mixed_calls
-
-
-def play(path: Path, device: Any) -> int:
-    """The number of records; each digest is as recorded."""
-    found = verify(path, device, backend("numpy"))
-    assert found.record is None, found
-    return found.records
 
 
 class Recorded(Operations):
@@ -79,31 +74,6 @@ def test_r_a_recording_plays_on_another_backend(data: st.DataObject, seed: int) 
                 sl.commit_step(batch, step, tokens, counts)
                 ref.commit(ticket, tokens, counts)
         assert play(path, simulated(seed)) == recorder.records == 12
-
-
-CONFIG = sl.BatchConfig(
-    max_num_seqs=4, max_model_len=64, vocab_size=30_000, max_chunk_tokens=32, block_size=4, num_blocks=100,
-    eos_token_ids=(2,), spec_method="mtp", num_draft_tokens=2,
-)  # fmt: skip
-LAYOUT = sl.target_layout(CONFIG) | sl.mtp_layout(CONFIG)
-PROMPT = [11_111, 22_222, 12_345, 23_456, 17_171, 19_191]
-
-
-def written(path: Path, **options: Any) -> Path:
-    batch = sl.SlotBatch(LAYOUT, backend("numpy"))
-    sampling = sl.SamplingParams(stop_seqs=[[25_252, 7]], bad_tokens=[26_262], temperature=0.5)
-    with sl.record(batch, path, **options):
-        sl.insert_tasks(batch, [sl.PrefillTask(sl.Request("a", PROMPT, sampling=sampling), 0, 6, [1, 2])])
-        for token in (25_252, 7):
-            step = sl.prepare_step(batch)
-            sl.commit_step(batch, step, np.full((4, 3), token), np.ones(4, np.int64))
-            (out,) = batch.fetch(step).result()
-        assert out.finish_reason == sl.FinishReason.STOP
-        batch.swap(0, 2)
-        batch.set_num_blocks(50)
-        batch.release(["a"])
-        batch.reset()
-    return path
 
 
 def test_r_redacted_no_token_id_of_the_user_is_in_the_file_and_stops_stop_as_before(tmp_path: Path) -> None:
@@ -203,21 +173,21 @@ def test_r_flipped_anywhere(data: st.DataObject) -> None:
                 raise
 
 
-def insertion(*tasks: recorded.TaskRecord) -> recorded.Insert:
+def insertion(*tasks: recorded_requests.TaskRecord) -> recorded.Insert:
     return recorded.Insert(requests=(), tasks=tasks, packet_bytes=0, segments=0)
 
 
 HOSTILE: list[tuple[recorded.Operation, str]] = [
-    (recorded.Prepare(step=1, packed=True, rows=(), num_tokens=2**31 - 1), "allowed: a new step"),
-    (recorded.Prepare(step=1, packed=True, rows=("nobody",), num_tokens=4), "nobody"),
+    (recorded.Prepare(step=2, packed=True, rows=(), num_tokens=4, gone=()), "allowed: 1, the next"),
+    (recorded.Prepare(step=1, packed=True, rows=(), num_tokens=4, gone=(1,)), "step 1 is gone"),
+    (recorded.Prepare(step=1, packed=True, rows=("nobody",), num_tokens=4, gone=()), "nobody"),
     (recorded.Commit(step=7, tokens=b"", counts=b""), "bytes, allowed"),
-    (recorded.Commit(step=7, tokens=bytes(96), counts=bytes(32)), "never prepared"),
-    (recorded.Drafts(step=1, tokens=bytes(5)), "bytes, allowed"),
+    (recorded.Commit(step=7, tokens=bytes(96), counts=bytes(32)), "never prepared, or gone"),
+    (recorded.Drafts(step=1, tokens=bytes(5)), "not known"),
     (recorded.Swap(i=-1, j=2**40), "slot"),
     (recorded.NumBlocks(num_blocks=0), "num_blocks"),
-    (insertion(recorded.TaskRecord(kind="steal")), "kind"),
-    (insertion(recorded.TaskRecord(kind="prefill", request=5)), "no record has told"),
-    (insertion(recorded.TaskRecord(kind="decode", request_id="a", blocks=b"abc")), "multiple of 4"),
+    (insertion(recorded_requests.TaskRecord(kind="prefill", request=5)), "no record has told"),
+    (insertion(recorded_requests.TaskRecord(kind="decode", request_id="a", blocks=b"abc")), "multiple of 4"),
 ]  # fmt: skip
 
 
@@ -228,7 +198,7 @@ def test_r_records_that_do_not_fit_are_named(operation: Any, words: str, tmp_pat
     """Whole frames with lying content: numbers and lengths are checked against the layout before a byte is written."""
     whole = written(tmp_path / "run.rec").read_bytes()
     size = record.HEADER.unpack_from(whole)[3] + record.HEADER.size
-    entry = recorded.Entry(operation=operation, digest="")
+    entry = recorded.Entry(operation=operation, digest="0" * 64)
     end = record.encode(recorded.End(records=1), recording.END)
     path = tmp_path / "hostile.rec"
     path.write_bytes(whole[:size] + record.encode(entry, recording.ENTRY) + end)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 from slotline.cli import console
 from slotline.core.config import BatchConfig
 from slotline.core.errors import ConfigError
+from slotline.core.host_memory import machine_bytes
 from slotline.core.layout import BufferLayout
 from slotline.replay.model import EOS
 
@@ -84,11 +84,8 @@ def batch_config(
 def require_memory(layouts: Sequence[BufferLayout], copies: int) -> None:
     """Refuse before the machine runs out of memory: the buffers of ``layouts``, each ``copies`` times."""
     needed = sum(layout.nbytes for layout in layouts) * copies
-    try:
-        present = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return
-    if needed > present:
+    present = machine_bytes()
+    if present is not None and needed > present:
         raise ConfigError(
             f"these sizes need {console.human_bytes(needed)}, this machine has {console.human_bytes(present)}; "
             "choose a smaller max_num_seqs or max_model_len"

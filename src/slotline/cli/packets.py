@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+import sys
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from slotline.cli import console
 from slotline.cli.options import Json, require_memory
 from slotline.core import recorded
-from slotline.core.errors import ConfigError, PacketError
-from slotline.core.playback import Recording
+from slotline.core.errors import ConfigError
+from slotline.core.playback import kind_of
 from slotline.core.playback import verify as play_and_compare
+from slotline.core.recording_file import Recording
 from slotline.core.registry import load_backend
 
 packets = typer.Typer(
@@ -31,13 +30,10 @@ packets = typer.Typer(
 File = Annotated[Path, typer.Argument(help="A recording, as slotline.record or slotline replay --record write it.")]
 
 
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
+def _opened(path: Path) -> Recording:
     try:
-        yield
+        return Recording(path)
     except OSError as error:
-        if error.filename is not None and Path(os.fsdecode(error.filename)) != path:
-            raise
         raise ConfigError(f"{path}: {error.strerror or error}") from error
 
 
@@ -49,41 +45,40 @@ def show(
 ) -> None:
     """List a recording's records: number, kind, what it holds, the digest after it.
 
-    Exit status: 0; 2 for a file that is no whole recording. What lies before the broken part is listed.
+    Exit status: 0; 2 for a file that is no whole recording. What lies before the broken part is listed (with --json
+    nothing is).
 
     Example: [bold]slotline packets show azure.rec --limit 20[/bold]
     """
-    rows: list[dict[str, Any]] = []
-    table = Table(title=Text(f"records of {file}"))
-    for name in ("record", "kind", "content", "digest"):
-        table.add_column(name, overflow="fold")
-    problem: PacketError | None = None
-    with _readable(file):
-        recording = Recording(file)
-        try:
-            for number, entry in enumerate(islice(recording, limit), 1):
-                row = {"record": number, "kind": kind_of(entry.operation), **content(entry.operation)}
-                row["digest"] = entry.digest
-                rows.append(row)
-                told = ", ".join(f"{k} {v}" for k, v in content(entry.operation).items())
-                table.add_row(str(number), row["kind"], told, entry.digest[:16])
-        except PacketError as error:  # shown behind what could be read
-            problem = error
-    head = recording.head
-    if as_json and problem is None:
-        report = {"file": str(file), "slotline": head.version, "redacted": head.redacted,
-                  "fingerprint": head.fingerprint, "records": rows}  # fmt: skip
-        console.print_json(report)
-    elif not as_json:
-        console.out().print(table)
-        hidden = "token ids redacted" if head.redacted else "token ids as they were"
-        console.out().print(Text(f"layout {head.fingerprint}, slotline {head.version}, {hidden}"))
-    if problem is not None:
-        raise problem
+    recording = _opened(file)
+    if as_json:
+        for _ in islice(recording, limit):  # all of it first: what is no recording leaves stdout empty
+            pass
+        _write_json(file, recording, limit)
+    else:
+        _write_lines(recording, limit)
 
 
-def kind_of(operation: recorded.Operation) -> str:
-    return str(type(operation).__struct_config__.tag)
+def _write_lines(recording: Recording, limit: int | None) -> None:
+    """Line by line: a recording may have more records than fit into a table in memory."""
+    write, head = sys.stdout.write, recording.head
+    hidden = "token ids redacted" if head.redacted else "token ids as they were"
+    write(f"layout {head.fingerprint}, slotline {head.version}, {hidden}\n")
+    write(f"{'record':>7}  {'kind':<10}  {'digest':<16}  content\n")
+    for number, entry in enumerate(islice(recording, limit), 1):
+        told = ", ".join(f"{name} {value}" for name, value in content(entry.operation).items())
+        write(f"{number:>7}  {kind_of(entry.operation):<10}  {entry.digest[:16]}  {told}".rstrip() + "\n")
+
+
+def _write_json(file: Path, recording: Recording, limit: int | None) -> None:
+    """One line, written record by record."""
+    write, head = sys.stdout.write, recording.head
+    report = {"file": str(file), "slotline": head.version, "redacted": head.redacted, "fingerprint": head.fingerprint}
+    write(json.dumps(report)[:-1] + ', "records": [')
+    for number, entry in enumerate(islice(recording, limit), 1):
+        row = {"record": number, "kind": kind_of(entry.operation), **content(entry.operation), "digest": entry.digest}
+        write((", " if number > 1 else "") + json.dumps(row))
+    write("]}\n")
 
 
 def content(operation: recorded.Operation) -> dict[str, Any]:
@@ -92,7 +87,12 @@ def content(operation: recorded.Operation) -> dict[str, Any]:
         kinds: dict[str, int] = {}
         for task in operation.tasks:
             kinds[task.kind] = kinds.get(task.kind, 0) + 1
-        return {**kinds, "packet_bytes": operation.packet_bytes, "segments": operation.segments}
+        return {
+            "requests": len(operation.requests),
+            **kinds,
+            "packet_bytes": operation.packet_bytes,
+            "segments": operation.segments,
+        }
     if isinstance(operation, recorded.Prepare):
         return {"step": operation.step, "rows": len(operation.rows), "num_tokens": operation.num_tokens}
     values = {n: getattr(operation, n) for n in operation.__struct_fields__}
@@ -117,10 +117,10 @@ def verify(
     Example: [bold]slotline replay trace.csv --limit 300 --record azure.rec[/bold], then
     [bold]slotline packets verify azure.rec --backend opencl[/bold]
     """
-    with _readable(file):
-        require_memory([Recording(file).layout], copies=2)
-        device = load_backend(backend, framework=framework, vendor=vendor)
-        found = play_and_compare(file, device, load_backend("cpu", framework="numpy"))
+    recording = _opened(file)
+    require_memory([recording.layout], copies=2)
+    device = load_backend(backend, framework=framework, vendor=vendor)
+    found = play_and_compare(recording, device, load_backend("cpu", framework="numpy"))
     cell = found.difference
     report = {
         "file": str(file),
@@ -131,6 +131,7 @@ def verify(
         "record": found.record,
         "kind": found.kind or None,
         "difference": None if cell is None else cell._asdict(),
+        "refused": found.refused,
     }
     if as_json:
         console.print_json(report)
@@ -139,7 +140,9 @@ def verify(
     if found.record is None:
         return
     where = f"record {found.record} ({found.kind})"
-    if cell is None:
+    if found.refused is not None:
+        said = f"{found.refused}; NumPy can play it, so {device.name} decided something else before"
+    elif cell is None:
         said = f"{where}: {device.name} agrees with NumPy, so the recording itself differs; it was written by another "
         said += "slotline or on a wrong device, or something wrote past slotline's functions"
     else:

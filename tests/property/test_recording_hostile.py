@@ -1,0 +1,374 @@
+"""Recordings that lie, with right checksums: a ``PacketError``, in little memory, or a play that ends (rule R)."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from frameworks import backend, fewer
+from hypothesis import given
+from hypothesis import strategies as st
+from recordings import LAYOUT, PROMPT, joined, part, parts, play, with_entries, written
+
+import slotline as sl
+from slotline.core import recording
+from slotline.core.playback import Player
+from slotline.core.recording_file import Recording
+from slotline.core.sampling import SamplingParams
+
+SLACK = 3 << 20
+"""Beside twice the file: the buffers of these small batches, and the 1 MiB that a small part may take."""
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return written(tmp_path_factory.mktemp("recording") / "run.rec").read_bytes()
+
+
+def peak(work: Callable[[], Any], size: int) -> None:
+    tracemalloc.start()
+    try:
+        work()
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most <= 2 * size + SLACK, f"{most} bytes for a file of {size}"
+
+
+def played(path: Path) -> None:
+    for _ in Player(Recording(path), backend("numpy")).play():
+        pass
+
+
+def refused(path: Path, content: bytes, words: str) -> None:
+    """``PacketError`` from reading or playing, in no more memory than twice the file and the buffers."""
+    path.write_bytes(content)
+
+    def work() -> None:
+        with pytest.raises(sl.PacketError, match=words):
+            played(path)
+
+    peak(work, len(content))
+
+
+# -- any value of a whole file replaced by a hostile one
+
+NASTY: list[Any] = [
+    -1, 0, 1, 2, 2**31 - 1, 2**31, 2**63 - 1, 2**64 - 1, -(2**63), 0.5, float("nan"), float("inf"), True, None,
+    "", "a", "x" * 5000, "\x1b[31m[/x]", "max_model_len", b"", b"\0" * 7, b"\xff" * 8, bytes(96), bytes(1 << 16),
+    [], [[]] * 9, [0] * 3000, {}, {"type": "insert"},
+]  # fmt: skip
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner: list[Any] = list(value) if isinstance(value, dict) else list(range(len(value)))
+    found = []
+    for key in inner:
+        found.append((*path, key))
+        if isinstance(value[key], (dict, list)):
+            found += places(value[key], (*path, key))
+    return found
+
+
+@given(data=st.data())
+def test_r_any_value_replaced_under_a_right_checksum(
+    data: st.DataObject, raw: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    content: list[Any] = [list(p) for p in copy.deepcopy(list(parts(raw)))]
+    for _ in range(data.draw(st.integers(1, 2))):
+        found = content[data.draw(st.integers(0, len(content) - 1))]
+        *way, last = data.draw(st.sampled_from(places(found[1])))
+        holder = found[1]
+        for key in way:
+            holder = holder[key]
+        if isinstance(holder, dict):
+            change = data.draw(st.sampled_from(["put", "drop", "twin"]))
+        else:
+            change = data.draw(st.sampled_from(["put", "repeat"]))
+        if change == "put":
+            holder[last] = copy.deepcopy(data.draw(st.sampled_from(NASTY)))
+        elif change == "repeat":
+            holder.append(copy.deepcopy(holder[last]))
+        elif change == "twin":
+            holder[str(last) + "_"] = holder[last]
+        else:
+            del holder[last]
+        if not places(found[1]):
+            break
+    hostile = joined((magic, body) for magic, body in content)
+    path = tmp_path_factory.mktemp("hostile") / "run.rec"
+    path.write_bytes(hostile)
+
+    def work() -> None:
+        with contextlib.suppress(sl.PacketError):
+            played(path)
+
+    peak(work, len(hostile))
+
+
+@given(order=st.lists(st.integers(0, 40), max_size=30))
+def test_r_records_repeated_dropped_and_in_any_order(
+    order: list[int], raw: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    head, *entries, _ = parts(raw)
+    chosen = [entries[i % len(entries)] for i in order]
+    path = tmp_path_factory.mktemp("order") / "run.rec"
+    path.write_bytes(joined([head, *chosen, (recording.END, {"records": len(chosen)})]))
+    with contextlib.suppress(sl.PacketError):
+        played(path)
+
+
+# -- a few bytes that say much
+
+BOMBS = {
+    "empty arrays": b"\x90",
+    "nothing": b"\xc0",
+    "nested arrays": b"\x91",
+    "empty text": b"\xa0",
+    "empty mappings": b"\x80",
+    "short text": b"\xa2ab",
+    "short bytes": b"\xc4\x02ab",
+    "tasks": msgspec.msgpack.encode({"kind": "abort"}),
+}
+
+
+@pytest.mark.parametrize("key", ["rows", "gone", "tasks", "requests", "tokens", "unknown"])
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_r_many_small_values(key: str, bomb: str, raw: bytes, tmp_path: Path) -> None:
+    (head, *_) = parts(raw)
+    count = 300_000
+    kind = {"rows": "prepare", "gone": "prepare", "tokens": "commit"}.get(key, "insert")
+    values = b"\xdd" + count.to_bytes(4, "big") + BOMBS[bomb] * count
+    pack = msgspec.msgpack.encode
+    operation = b"\x82" + pack("type") + pack(kind) + pack(key) + values
+    body = b"\x82" + pack("operation") + operation + pack("digest") + pack("0" * 64)
+    refused(tmp_path / "bomb.rec", joined([head]) + part(recording.ENTRY, body), "record 1")
+
+
+@pytest.mark.parametrize("key", ["config", "fields", "only", "version"])
+def test_r_many_small_values_in_the_head(key: str, tmp_path: Path) -> None:
+    for bomb in BOMBS.values():
+        body = b"\x81" + msgspec.msgpack.encode(key) + b"\xdd" + (300_000).to_bytes(4, "big") + bomb * 300_000
+        refused(tmp_path / "bomb.rec", part(recording.HEAD, body), "head")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff", b"\xdc",
+        b"", b"\xc1", b"\xd4\x01\x02", b"\xc7\x01\x02\x03", b"\x91" * 100_000, b"\x81" * 100_000, b"\xc0\xc0",
+        b"\x81\xa9operation\xc0", b"\x81\xa1\xff\xc0",
+    ],
+    ids=lambda b: b[:6].hex(),
+)  # fmt: skip
+def test_r_bodies_that_are_no_record(body: bytes, raw: bytes, tmp_path: Path) -> None:
+    (head, *_) = parts(raw)
+    refused(tmp_path / "x.rec", joined([head]) + part(recording.ENTRY, body), "record 1")
+    refused(tmp_path / "x.rec", part(recording.HEAD, body), "head")
+
+
+# -- sizes
+
+
+def changed(raw: bytes, fields: list[Any] | None = None, **config: Any) -> bytes:
+    """The head with another config and fields, and the fingerprint that fits them."""
+    (_, head), *_ = parts(raw)
+    kept = head["fields"] if fields is None else fields
+    config = head["config"] | config
+    made = [sl.Field(f["name"], tuple(f["dims"]), f["dtype"], f["fill"], residency=f["residency"],
+                     slot_axis=f["slot_axis"], token_ids=f["token_ids"]) for f in kept]  # fmt: skip
+    fingerprint = sl.BufferLayout(sl.BatchConfig(**config), made).fingerprint
+    head = head | {"config": config, "fields": kept, "fingerprint": fingerprint}
+    return joined([(recording.HEAD, head), (recording.END, {"records": 0})])
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {"max_num_seqs": 2**31 - 1},
+        {"max_num_seqs": 2**31 - 1, "max_model_len": 2**31 - 1, "max_chunk_tokens": 2**31 - 1, "block_size": 1},
+        {"max_num_seqs": 2**20, "max_model_len": 2**31 - 1, "block_size": 1},
+    ],
+)
+def test_r_absurd_sizes_without_fields_to_pay_for_them(sizes: dict[str, int], raw: bytes, tmp_path: Path) -> None:
+    refused(tmp_path / "x.rec", changed(raw, [], **sizes), "tables of its slots")
+
+
+def test_r_absurd_sizes_with_all_fields(raw: bytes, tmp_path: Path) -> None:
+    """Nobody has these buffers; the command line compares them with the machine before it asks for them."""
+    content = changed(raw, max_num_seqs=2**31 - 1, max_model_len=2**31 - 1, block_size=1)
+    refused(tmp_path / "x.rec", content, "its batch needs")
+
+
+def test_r_absurd_dims_of_a_field(raw: bytes, tmp_path: Path) -> None:
+    (_, head), *_ = parts(raw)
+    for dims in ([2**62, 2**62], ["max_num_seqs", *[2**31] * 30], [1] * 65, ["max_num_seqs", -5], ["+"], [True]):
+        field = head["fields"][-1] | {"name": "own", "key": "own", "dims": dims, "slot_axis": None, "on": {}}
+        hostile = head | {"fields": [*head["fields"], field]}
+        refused(tmp_path / "x.rec", joined([(recording.HEAD, hostile)]), "head")
+
+
+# -- numbers that name things
+
+
+def insert(requests: list[Any], tasks: list[Any]) -> dict[str, Any]:
+    return {"type": "insert", "requests": requests, "tasks": tasks, "packet_bytes": 0, "segments": 0}
+
+
+def told(number: int = 1, **changes: Any) -> dict[str, Any]:
+    """A request as a recording tells it."""
+    return {
+        "number": number, "request_id": f"r{number}", "prompt": np.array(PROMPT, "<i4").tobytes(), "output": b"",
+        "drafts": b"", "values": SamplingParams().packed, "stops": [], "bad": b"", "hidden": None, "extras": [],
+    } | changes  # fmt: skip
+
+
+def taking(request: int = 1, **changes: Any) -> dict[str, Any]:
+    return {"kind": "prefill", "request": request, "end": 6, "blocks": np.array([1, 2], "<i4").tobytes()} | changes
+
+
+def array(name: str, dtype: str, shape: list[int], data: bytes) -> dict[str, Any]:
+    return {"name": name, "dtype": dtype, "shape": np.array(shape, "<i8").tobytes(), "data": data}
+
+
+def values(**changes: Any) -> bytes:
+    found = np.frombuffer(SamplingParams().packed, SamplingParams.RECORD).copy()
+    for name, value in changes.items():
+        found[name] = value
+    return found.tobytes()
+
+
+LIES: list[tuple[str, dict[str, Any], str]] = [
+    ("request twice", insert([told(), told()], [taking()]), "request 1 is told, allowed: 2"),
+    ("request 0", insert([told(0)], [taking(0)]), "request 0 is told, allowed: 1"),
+    ("request far", insert([told(2**60)], [taking(2**60)]), "allowed: 1, the next"),
+    ("too many requests", insert([told(n) for n in range(1, 6)], []), "5 requests, allowed: 4"),
+    ("too many prefills", insert([told()], [taking()] * 5), "5 prefills, allowed: 4"),
+    ("too many releases", insert([], [{"kind": "abort", "request_id": "a"}] * 5), "5 releases, allowed: 4"),
+    ("too many decodes", insert([], [{"kind": "decode", "request_id": "a"}] * 2000), "2000 decode tasks"),
+    ("cyclic", insert([told()], [taking(), taking()]), "order"),
+    ("nan", insert([told(values=values(temperature=np.nan))], [taking()]), "temperature"),
+    ("infinite", insert([told(values=values(penalty_score=np.inf))], [taking()]), "penalty_score"),
+    ("least number", insert([told(values=values(min_dec_len=-(2**63)))], [taking()]), "min_dec_len"),
+    ("long prompt", insert([told(prompt=bytes(4 * 64))], [taking()]), "prompt has 64 numbers, allowed: 1 to 63"),
+    ("huge prompt", insert([told(prompt=bytes(4 << 20))], [taking()]), "prompt has 1048576 numbers"),
+    ("huge drafts", insert([told(drafts=bytes(4 << 20))], [taking()]), "drafts has 1048576 numbers"),
+    ("token", insert([told(prompt=b"\xff\xff\xff\x7f")], [taking()]), r"prompt\[0\] is 2147483647"),
+    ("ragged stop", insert([told(stops=[b"abc"])], [taking()]), "stops has 3 bytes"),
+    ("empty stop", insert([told(stops=[b""])], [taking()]), "stops has 0 numbers"),
+    ("stops", insert([told(stops=[bytes(4)] * 6)], [taking()]), "stops has 6 sequences, allowed: 5"),
+    ("bad", insert([told(bad=bytes(4 * 17))], [taking()]), "bad has 17 numbers"),
+    ("extra", insert([told(extras=[array("x", "int32", [], bytes(4))])], [taking()]), "a name that a field takes"),
+    ("hidden", insert([told(hidden=array("h", "float32", [2], bytes(8)))], [taking()]), "hidden has 2 cells"),
+    ("axes", insert([told(extras=[array("x", "int8", [2**40, 2**40], b"")])], [taking()]), "shape is"),
+    ("values", insert([told(values=b"")], [taking()]), "values has 0 bytes"),
+    ("blocks", insert([told()], [taking(blocks=bytes(4 * 17))]), "blocks has 17 numbers, allowed: 0 to 16"),
+    ("slot", insert([told()], [taking(slot=2**64 - 1)]), "slot"),
+    ("start", insert([told()], [taking(start=2**64 - 1)]), "start"),
+    ("end", insert([told()], [taking(end=-(2**63))]), "end"),
+    ("kind", insert([told()], [taking(kind="steal")]), "steal"),
+    ("swap", {"type": "swap", "i": 0, "j": 2**64 - 1}, "slot"),
+    ("blocks of the cache", {"type": "num_blocks", "num_blocks": -1}, "num_blocks"),
+    ("taken", {"type": "taken", "step": 1}, "not known"),
+    ("operation", {"type": "explode"}, "explode"),
+]
+
+
+@pytest.mark.parametrize(("operation", "words"), [lie[1:] for lie in LIES], ids=[lie[0] for lie in LIES])
+def test_r_lies_are_named_before_anything_is_written(
+    operation: dict[str, Any], words: str, raw: bytes, tmp_path: Path
+) -> None:
+    refused(tmp_path / "x.rec", with_entries(raw, operation), words)
+    player = Player(Recording(tmp_path / "x.rec"), backend("numpy"))
+    fresh = player.batch.digest()
+    with pytest.raises(sl.PacketError, match="record 1"):
+        list(player.play())
+    assert player.batch.digest() == fresh
+    sl.insert_tasks(player.batch, [sl.PrefillTask(sl.Request("a", PROMPT), 0, 6, [1, 2])])  # nothing is left behind
+
+
+def prepare(step: int, *rows: str, num_tokens: int = 8, gone: tuple[int, ...] = ()) -> dict[str, Any]:
+    return {"type": "prepare", "step": step, "packed": True, "rows": rows, "num_tokens": num_tokens, "gone": gone}
+
+
+def commit(step: int) -> dict[str, Any]:
+    tokens, counts = np.zeros((4, 3), "<i8"), np.ones(4, "<i8")
+    return {"type": "commit", "step": step, "tokens": tokens.tobytes(), "counts": counts.tobytes()}
+
+
+@pytest.mark.parametrize(
+    ("operations", "words"),
+    [
+        ([prepare(1), prepare(1)], "record 2 .*step 1 is prepared, allowed: 2"),
+        ([prepare(1), commit(1), commit(1)], "record 3 .*committed"),
+        ([prepare(1), prepare(2, gone=(1,)), commit(1)], "record 3 .*not known"),
+        ([prepare(1), prepare(2, gone=(1, 1))], "record 2 .*step 1 is gone"),
+        ([prepare(1, "r1")], "record 1 .*r1"),
+        ([insert([told()], [taking()]), prepare(1, "r1", "r1")], "record 2 .*each row once"),
+        ([insert([told()], [taking()]), prepare(1, "r1", num_tokens=1)], "record 2 .*num_tokens"),
+        ([insert([told()], [taking()]), prepare(1, "r1"), insert([], [taking()])], "record 3 .*commit the step first"),
+        ([prepare(1), {"type": "discard", "step": 1}, commit(1)], "record 3 .*discarded"),
+        ([insert([told()], [taking()]), insert([], [{"kind": "abort", "request_id": "r1"}]), insert([], [taking()])],
+         "record 3 .*no record has told"),
+    ],
+)  # fmt: skip
+def test_r_steps_and_requests_that_do_not_follow(
+    operations: list[dict[str, Any]], words: str, raw: bytes, tmp_path: Path
+) -> None:
+    (head, *_) = parts(raw)
+    entries: list[Any] = []
+    for number in range(len(operations)):  # with the digests that playing it gives
+        path = tmp_path / "x.rec"
+        path.write_bytes(with_entries(raw, *operations[: number + 1]))
+        player = Player(Recording(path), backend("numpy"))
+        try:
+            digest = [p.digest for p in player.play()][-1]
+        except sl.PacketError:
+            digest = "0" * 64
+        entries.append((recording.ENTRY, {"operation": operations[number], "digest": digest}))
+    refused(tmp_path / "x.rec", joined([head, *entries, (recording.END, {"records": len(entries)})]), words)
+
+
+def test_r_many_steps_are_not_kept(raw: bytes, tmp_path: Path) -> None:
+    """Steps that claim a million tokens each, and are never gone."""
+    operations = [prepare(n, num_tokens=2**31 - 1) for n in range(1, 1500)]
+    path = tmp_path / "x.rec"
+    path.write_bytes(with_entries(raw, *operations))
+    peak(lambda: played(path), path.stat().st_size)
+
+
+# -- what is no file, and files that change
+
+
+def test_r_a_pipe_is_refused_without_waiting_for_its_other_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(sl.PacketError, match="no regular file"):
+        Recording(tmp_path / "pipe")
+
+
+def test_r_a_recording_that_is_written_anew_while_it_is_read(raw: bytes, tmp_path: Path) -> None:
+    path = written(tmp_path / "run.rec")
+    entries = iter(Recording(path))
+    next(entries)
+    with sl.record(sl.SlotBatch(LAYOUT, backend("numpy")), path):
+        pass
+    assert len(list(entries)) > 5
+    assert play(path) == 0
+
+
+@fewer(2)
+@given(data=st.binary(max_size=300), magic=st.sampled_from([recording.HEAD, recording.ENTRY]))
+def test_r_any_body(data: bytes, magic: bytes, raw: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (head, *_) = parts(raw)
+    path = tmp_path_factory.mktemp("any") / "x.rec"
+    path.write_bytes(joined([head]) * (magic == recording.ENTRY) + part(magic, data))
+    with pytest.raises(sl.PacketError):
+        played(path)

@@ -77,17 +77,24 @@ def insert_tasks(
     if checked.faults and on_invalid == "raise":
         raise TaskError(checked.faults, checked.hints)
     takes, chunks = quantities(checked, takes=True), quantities(checked, takes=False)
-    plan = batch.planner.plan(checked, takes, chunks)
+    packet, marks = batch.planner.plan(checked, takes, chunks)
     made = batch.sides.make(takes.p.requests)
-    event = batch.buffers.apply(plan.packet, stream) if len(plan.packet) else DONE
-    batch.planner.note(checked, plan.marks)
+    event = batch.buffers.apply(packet, stream) if len(packet) else DONE
+    batch.planner.note(checked, marks)
+    del packet, marks  # the memory, before more is taken
     if checked.releases:
         slots = [slot for _, slot in checked.releases]
         table.vacate(slots)
         batch.sides.drop(slots)
-    ended = _take(batch, checked, takes) if checked.take_slots else {}
+    for group, rows in ((takes, checked.take_slots), (chunks, checked.chunk_slots)):
+        if rows:
+            _set_rows(table, rows, group)
+    ended, cut = _ended(takes), _cut(takes)
+    del takes, chunks, group
+    if checked.take_slots:
+        _take(table, checked)
     if checked.chunk_slots:
-        _continue(batch, checked, chunks)
+        _continue(table, checked)
     if len(checked.tables.slots):
         _decode(batch, checked)
     batch.sides.put(checked.take_slots, made)
@@ -102,7 +109,7 @@ def insert_tasks(
         epochs={r: occupants[slot].epoch for r, slot in owned.items()},  # type: ignore[union-attr]  # it is owned
         ended=ended,
         released=tuple(sorted([request_id for request_id, _ in checked.releases])),
-        cut=_cut(takes) if checked.take_slots else {},
+        cut=cut,
         refused=checked.faults,
         event=event,
         num_active=batch.num_active,
@@ -111,44 +118,37 @@ def insert_tasks(
     )
 
 
-def _take(batch: SlotBatch, checked: Checked, takes: Quantities) -> dict[str, Ended]:
+def _set_rows(table: SlotTable, slots: list[int], q: Quantities) -> None:
+    """The host's block tables and launch bounds of the rows."""
+    span, rows = q.span("block_table"), np.array(slots, np.intp)
+    assert isinstance(span, Span)
+    tail = span.length if q.takes else np.maximum(span.length, table.num_blocks[rows])
+    known = span.known if q.takes else {}
+    Spans(0, rows, span.data, span.source, np.zeros_like(span.length), span.length, tail, -1, known).write(table.blocks)
+    table.num_blocks[rows] = span.length
+    table.bound[rows] = q.launch_bound
+
+
+def _take(table: SlotTable, checked: Checked) -> None:
     """Epochs go in ascending request id over all that take a slot (S1)."""
-    table, tasks, slots = batch.slots, takes.p.tasks, checked.take_slots
-    decodes, epoch = takes.p.handover, table.next_epoch
+    decodes, epoch = checked.takes.handover, table.next_epoch
     occupants = [
-        Occupant(t.request, 0, t.end, decodes or t.end == len(t.request.history), committed=decodes) for t in tasks
+        Occupant(t.request, 0, t.end, decodes or t.end == len(t.request.history), committed=decodes)
+        for t in checked.takes.tasks
     ]
     for occupant in sorted(occupants, key=_ID) if len(occupants) > 1 else occupants:
         occupant.epoch = epoch
         epoch += 1
     table.next_epoch = epoch
-    table.take(slots, occupants, takes.launch_bound)
-    _set_tables(table, slots, takes)
-    if not decodes:
-        return {}
-    return {t.request_id: fate for t, fate in zip(tasks, takes.ended, strict=True) if fate is not None}
+    table.take(checked.take_slots, occupants)
 
 
-def _continue(batch: SlotBatch, checked: Checked, chunks: Quantities) -> None:
-    table = batch.slots
-    for task, slot in zip(chunks.p.tasks, checked.chunk_slots, strict=True):
+def _continue(table: SlotTable, checked: Checked) -> None:
+    for task, slot in zip(checked.chunks.tasks, checked.chunk_slots, strict=True):
         occupant = table.occupant(slot)
         occupant.end, occupant.committed = task.end, False
         occupant.last = task.end == len(task.request.history)
-        table.uncommitted[occupant.epoch] = occupant
-    table.bound[checked.chunk_slots] = chunks.launch_bound
-    _set_tables(table, checked.chunk_slots, chunks)
-
-
-def _set_tables(table: SlotTable, slots: list[int], q: Quantities) -> None:
-    """The host's block tables of the rows."""
-    span, rows = q.span("block_table"), np.array(slots, np.intp)
-    assert isinstance(span, Span)
-    before = table.num_blocks[rows]
-    tail = span.length if q.takes else np.maximum(span.length, before)
-    known = span.known if q.takes else {}
-    Spans(0, rows, span.data, span.source, np.zeros_like(span.length), span.length, tail, -1, known).write(table.blocks)
-    table.num_blocks[rows] = span.length
+    table.to_prefill[checked.chunk_slots] = True
 
 
 def _decode(batch: SlotBatch, checked: Checked) -> None:
@@ -158,8 +158,17 @@ def _decode(batch: SlotBatch, checked: Checked) -> None:
     table.num_blocks[change.slots] = change.held
 
 
+def _ended(takes: Quantities) -> dict[str, Ended]:
+    if not takes.p.handover:
+        return {}
+    fates = zip(takes.p.tasks, takes.ended, strict=True)
+    return {task.request_id: fate for task, fate in fates if fate is not None}
+
+
 def _cut(takes: Quantities) -> dict[str, int]:
     p = takes.p
+    if all(r.sampling.max_dec_len is None for r in p.requests):
+        return {}
     return {p.tasks[i].request_id: int(p.max_dec_len[i]) for i in np.flatnonzero(p.cut).tolist()}
 
 

@@ -146,7 +146,7 @@ class Planner:
     ) -> None:
         """Tasks that take their slots, or continue in them. ``dirty``: rows that may not hold the fill; None: none."""
         out += rules.read(q.words, slots, dirty is not None)
-        for p in rules.others:
+        for p in rules.others if dirty is not None else rules.named:
             if not q.has_decodes or p.rules["decode"] in (KEEP, p.rules[kind]):
                 self._rule(out, marks, p, p.rules[kind], q, None, slots, dirty)
                 continue
@@ -220,9 +220,8 @@ class Planner:
     ) -> None:
         if rows is not None:
             found = found.of(rows)
-        tails = self._tails(p, found.length, slots, dirty)
-        lows, lengths = found.low.tolist(), found.length.tolist()
-        out.append(Runs(p.index, slots.tolist(), found.source, lows, lengths, tails.tolist(), p.fill, p.dtype))
+        tail = self._tails(p, found.length, slots, dirty)
+        out.append(Runs(p.index, slots, found.source, found.low, found.length, tail, p.fill, p.dtype))
         self._mark(marks, p, slots, found.length)
 
     def _span(

@@ -75,6 +75,9 @@ class Quantities:
         self.config = prefills.config
         self.has_decodes = bool(settled) and any(t.request_id in settled for t in prefills.tasks)
         self._known: dict[str, Any] = {}
+        self._source: Source | None = None
+        self.words: Words = self._words() if self.has_decodes or self.p.handover else prefills.words
+        """[n, w], with what is only known now: the tables, and what D4 says of handed-over tokens."""
 
     @cached_property
     def decoded(self) -> NDArray[np.bool_]:
@@ -85,19 +88,15 @@ class Quantities:
     def all_rows(self) -> NDArray[np.bool_]:
         return np.ones(len(self.p.tasks), bool)
 
-    @cached_property
     def tables(self) -> list[Ids]:
         """Block tables, with what decode tasks behind make of them."""
+        if not self.settled:
+            return [t.block_table for t in self.p.tasks]
         return [self.settled.get(t.request_id, t.block_table) for t in self.p.tasks]
 
-    @cached_property
-    def words(self) -> Words:
-        """[n, w], with what is only known now: the tables, and what D4 says of handed-over tokens."""
-        words = self.p.words
-        if not self.has_decodes and not self.p.handover:
-            return words
-        words = words.copy()
-        words[:, NUM_BLOCKS] = _lens(self.tables)
+    def _words(self) -> Words:
+        words = self.p.words.copy()
+        words[:, NUM_BLOCKS] = _lens(self.tables())
         if self.p.handover:
             ended = np.array([e is not None for e in self.ended], bool)
             steps = np.where(ended, 0, self.p.first_step)
@@ -147,28 +146,26 @@ class Quantities:
         """Tokens of each row's next step at most (I7)."""
         return self.words[:, FIRST_STEP] if self.p.handover else self.p.end - self.p.start
 
-    @cached_property
-    def _tokens(self) -> tuple[Source, Ints | int]:
-        """Every task's tokens, and where each piece begins in its history.
-
-        A continuing chunk brings only history[start : end + lookahead].
-        """
-        if self.p.handover:
-            pieces = [np.concatenate((r.history, r.draft_token_ids[:1])) for r in self.p.requests]
-        elif self.takes:
-            return Source([r.history for r in self.p.requests]), 0
-        else:
-            more = max(1, self.config.num_levels)
-            pieces = [t.request.history[t.start : t.end + more] for t in self.p.tasks]
-            return Source(pieces), self.p.start
-        return Source(pieces), 0
+    def _tokens(self) -> Source:
+        """Every task's tokens; a continuing chunk brings only history[start : end + lookahead]."""
+        if self._source is None:
+            if self.p.handover:
+                pieces = [np.concatenate((r.history, r.draft_token_ids[:1])) for r in self.p.requests]
+            elif self.takes:
+                pieces = [r.history for r in self.p.requests]
+            else:
+                more = max(1, self.config.num_levels)
+                pieces = [t.request.history[t.start : t.end + more] for t in self.p.tasks]
+            self._source = Source(pieces)
+        return self._source
 
     def _run(self, low: Ints, high: Ints) -> Tokens:
-        source, begin = self._tokens
-        return Tokens(source, low - begin, high - low)
+        begins = not (self.takes or self.p.handover)
+        return Tokens(self._tokens(), low - self.p.start if begins else low, high - low)
 
     def _history(self) -> Tokens:
-        return self._run(np.zeros_like(self.p.start), self.p.history_len + self.p.handover)
+        length = self.p.history_len
+        return Tokens(self._tokens(), np.zeros_like(length), length + 1 if self.p.handover else length)
 
     def _chunk(self) -> Tokens:
         return self._run(self.p.start, self.p.end)
@@ -180,10 +177,20 @@ class Quantities:
         return self._run(self.p.history_len, self.p.history_len + 1)
 
     def _block_table(self) -> Span:
-        return concatenated(self.tables)
+        return concatenated(self.tables(), np.dtype(np.int32))  # what is valid fits
 
     def _bad_tokens(self) -> Span:
+        if all(r.sampling.lists is None for r in self.p.requests):
+            return self._nothing()
         return concatenated([np.asarray(r.sampling.bad_tokens) for r in self.p.requests])
+
+    def _nothing(self) -> Span:
+        """No run for any task."""
+        if "nothing" not in self._known:
+            zeros = np.zeros(len(self.p.tasks), np.int64)
+            self._known["nothing"] = Span(EMPTY, zeros, zeros, {})
+        found: Span = self._known["nothing"]
+        return found
 
     def _stop_seqs(self) -> Span:
         return self._stop[0]
@@ -205,6 +212,8 @@ class Quantities:
     def _stop(self) -> tuple[Span, Span]:
         """P3: whole blocks, for the requests that have stop sequences."""
         config = self.config
+        if all(r.sampling.lists is None for r in self.p.requests):
+            return self._nothing(), self._nothing()
         blocks, lens = [], []
         for r in self.p.requests:
             if r.sampling.lists is not None and r.sampling.stop_lists:
@@ -230,10 +239,14 @@ def _lens(arrays: Sequence[NDArray[Any]]) -> Ints:
     return np.array([len(a) for a in arrays], np.int64)
 
 
-def concatenated(arrays: Sequence[NDArray[Any]]) -> Span:
+def concatenated(arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any] | None = None) -> Span:
+    """The arrays one after another; in ``dtype``, which holds their values, or in their own."""
     lens = _lens(arrays)
+    if len(arrays) == 1:
+        return Span(arrays[0].astype(dtype or arrays[0].dtype, copy=False), np.zeros_like(lens), lens, {})
     full = [a for a in arrays if len(a)]
-    return Span(np.concatenate(full) if full else EMPTY, np.cumsum(lens) - lens, lens, {})
+    data = np.concatenate(full, dtype=dtype, casting="unsafe" if dtype else "same_kind") if full else EMPTY
+    return Span(data, np.cumsum(lens) - lens, lens, {})
 
 
 _SPANS: dict[str, Callable[[Quantities], Span | Tokens]] = {name: getattr(Quantities, "_" + name) for name in SPANS}

@@ -42,6 +42,7 @@ class Reach:
                 self._grows.append(line)
             else:
                 self._least[line] = self.cells[line] if written == ALL else min(int(written), int(self.cells[line]))
+        self._least_of: list[int] = self._least[:, 0].tolist()
         self.rows = np.zeros((len(fields), layout.config.max_num_seqs), np.int64)
         """[lines, S]"""
 
@@ -66,7 +67,8 @@ class Reach:
         """Rows that were written: further than steps reach, or not."""
         for index, rows, cells in marks:
             line = self._line[index]
-            self.rows[line, rows] = np.maximum(cells, self._least[line, 0])
+            least = self._least_of[line]
+            self.rows[line, rows] = np.maximum(cells, least) if least else cells
 
     def grow(self, rows: NDArray[Any], tokens: int) -> None:
         """At most that many accepted tokens were appended in ``rows``."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -49,9 +50,6 @@ class Constants:
         return np.frombuffer(b"".join(self._at), np.int64)
 
 
-Reading = Callable[[Words], NDArray[Any]]
-
-
 class ScalarRules:
     """The fields with one cell a row of one kind of task: read together from the words of the tasks.
 
@@ -61,6 +59,7 @@ class ScalarRules:
 
     def __init__(self, plans: Sequence[FieldPlan], kind: str, constants: Constants, keeps: bool) -> None:
         self.others: list[FieldPlan] = []
+        self._kind = kind
         members: dict[tuple[str, np.dtype[Any]], list[Member]] = {}
         for p in plans:
             rule = p.rules[kind]
@@ -75,7 +74,8 @@ class ScalarRules:
             if rule is not KEEP or keeps:
                 members.setdefault((words, p.dtype), []).append(Member(p.index, p.field, source, p.whole))
         self.groups: list[tuple[ScalarGroup, str, slice]] = []
-        self._sources: dict[str, NDArray[np.intp]] = {}
+        self._sources: list[tuple[str, NDArray[np.intp]]] = []
+        self._scratch = np.empty(0, np.int64)
         for words in "iuf":
             read: list[int] = []
             for (kind_of_word, dtype), found in members.items():
@@ -83,20 +83,33 @@ class ScalarRules:
                     group = ScalarGroup(found, dtype)
                     self.groups.append((group, words, slice(len(read), len(read) + len(group.sources))))
                     read += group.sources
-            self._sources[words] = np.array(read, np.intp)
+            if read:
+                self._sources.append((words, np.array(read, np.intp)))
         self._views = {"i": np.dtype(np.int64), "u": np.dtype(np.uint64), "f": np.dtype(np.float64)}
+
+    @functools.cached_property
+    def named(self) -> list[FieldPlan]:
+        """Those of ``others`` that are written also where a row holds the fill."""
+        return [p for p in self.others if p.whole or p.rules[self._kind] is not KEEP or p.rules["decode"] is not KEEP]
 
     def read(self, words: Words, rows: Rows, dirty: bool) -> list[Scalars]:
         """The segments of tasks with these ``words`` [n, w] in ``rows``; ``dirty``: see ``Scalars``."""
-        values = {
-            kind: words.view(self._views[kind]).take(sources, axis=1)
-            for kind, sources in self._sources.items()
-            if len(sources)
-        }
-        return [
-            Scalars(group, rows, values[kind][:, columns].astype(group.dtype), dirty)
-            for group, kind, columns in self.groups
-        ]
+        out = []
+        for kind, sources in self._sources:
+            values = self._room(len(words), kind, len(sources))
+            words.view(self._views[kind]).take(sources, axis=1, out=values, mode="clip")  # "raise" would copy
+            out += [
+                Scalars(group, rows, values[:, columns].astype(group.dtype), dirty)
+                for group, of, columns in self.groups
+                if of == kind
+            ]
+        return out
+
+    def _room(self, count: int, kind: str, width: int) -> NDArray[Any]:
+        """Memory [count, width] that is used again at once."""
+        if count * width > len(self._scratch):
+            self._scratch = np.empty(2 * count * width, np.int64)
+        return self._scratch[: count * width].reshape(count, width).view(self._views[kind])
 
 
 def _is_scalar(rule: Rule) -> bool:

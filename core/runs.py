@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotline.core.ids import EMPTY
-from slotline.core.segments import Spans
+from slotline.core.segments import Ints, Rows, Spans
 
 
 class Source:
@@ -36,48 +36,43 @@ class Source:
 
 
 class Runs:
-    """``pieces[i][lows[i] : lows[i] + lengths[i]]`` into the first cells of row ``rows[i]``, then fill up to
-    ``tails[i]``. All are lists, in the order of the rows."""
+    """``pieces[i][low[i] : low[i] + length[i]]`` into the first cells of row ``rows[i]``, then fill up to ``tail[i]``.
 
-    __slots__ = ("dtype", "field", "fill", "lengths", "lows", "rows", "source", "tails")
+    All are arrays [n], in the order of the pieces.
+    """
+
+    __slots__ = ("dtype", "field", "fill", "length", "low", "rows", "source", "tail")
 
     def __init__(
         self,
         field: int,
-        rows: list[int],
+        rows: Rows,
         source: Source,
-        lows: list[int],
-        lengths: list[int],
-        tails: list[int],
+        low: Ints,
+        length: Ints,
+        tail: Ints,
         fill: int | float | bool,
         dtype: np.dtype[Any],
     ) -> None:
         self.field, self.rows, self.source, self.fill, self.dtype = field, rows, source, fill, dtype
-        self.lows, self.lengths, self.tails = lows, lengths, tails
+        self.low, self.length, self.tail = low, length, tail
 
     def write(self, cells: NDArray[Any]) -> None:
         fill = self.fill
-        for row, piece, low, length, tail in zip(
-            self.rows, self.source.pieces, self.lows, self.lengths, self.tails, strict=True
-        ):
+        numbers = (self.rows.tolist(), self.low.tolist(), self.length.tolist())
+        for row, piece, low, length in zip(numbers[0], self.source.pieces, *numbers[1:], strict=True):
             cells[row, :length] = piece if length == len(piece) else piece[low : low + length]
-            if tail > length:
-                cells[row, length:tail] = fill
+        if self.tail is not self.length:
+            for row, length, tail in zip(numbers[0], numbers[2], self.tail.tolist(), strict=True):
+                if tail > length:
+                    cells[row, length:tail] = fill
 
     @property
     def nbytes(self) -> int:
-        return sum(self.lengths) * self.dtype.itemsize
+        return int(np.add.reduce(self.length)) * self.dtype.itemsize
 
     def spans(self) -> Spans:
         """As a packet on the wire has them."""
-        lengths = np.array(self.lengths, np.int64)
-        return Spans(
-            self.field,
-            np.array(self.rows, np.intp),
-            self.source.joined(self.dtype),
-            self.source.starts + np.array(self.lows, np.int64),
-            np.zeros_like(lengths),
-            lengths,
-            np.array(self.tails, np.int64),
-            self.fill,
-        )
+        source = self.source.starts + self.low
+        data, first = self.source.joined(self.dtype), np.zeros_like(self.length)
+        return Spans(self.field, self.rows, data, source, first, self.length, self.tail, self.fill)

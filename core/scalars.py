@@ -70,7 +70,7 @@ class Scalars:
 
     @property
     def nbytes(self) -> int:
-        return self.data[:, self.columns].nbytes
+        return len(self.data) * len(range(*self.columns.indices(len(self.group.fields)))) * self.group.dtype.itemsize
 
     def segments(self) -> Iterator[Segment]:
         """Field by field, as a packet on the wire has them; fields that hold the fill already are left out."""

@@ -106,6 +106,10 @@ class Spans:
 
     def _scatter(self, cells: NDArray[Any]) -> None:
         """All runs by one indexed write."""
+        if self._is_even():
+            first, width = int(self.first[0]), int(self.length[0])
+            cells[self.rows, first : first + width] = self.data.reshape(len(self.rows), width)
+            return
         taken = self._repeated("taken", lambda: self.source)
         values = self.data if taken is None else self.data[taken]
         if cells.flags.c_contiguous:
@@ -116,6 +120,20 @@ class Spans:
             rows = np.repeat(self.rows, self.length)
             cells[rows, self._repeated("cells", lambda: self.first)] = values
 
+    def _is_even(self) -> bool:
+        """The runs are of one length, begin at one cell, and follow each other in the data."""
+        if "even" not in self.known:
+            width = int(self.length[0])
+            self.known["even"] = bool(
+                width > 1
+                and len(self.data) == width * len(self.rows)
+                and (self.length == width).all()
+                and (self.first == self.first[0]).all()
+                and (self.source[1:] - self.source[:-1] == width).all()
+            )
+        found: bool = self.known["even"]
+        return found
+
     def _repeated(self, key: Any, start: Callable[[], Ints]) -> Ints | None:
         """The numbers of each run, which begins at ``start``, one after another; None: 0, 1, 2, ... all through."""
         if key not in self.known:
@@ -125,7 +143,7 @@ class Spans:
                 self.known[key] = None
             else:
                 numbers = np.repeat(begin - before, self.length)
-                numbers += np.arange(len(numbers))
+                numbers += counted(len(numbers))
                 self.known[key] = numbers
         found: Ints | None = self.known[key]
         return found
@@ -141,6 +159,16 @@ class Spans:
 
 
 Segment = Fill | Block | Spans
+
+_counted: Ints = np.arange(1024, dtype=np.int64)
+
+
+def counted(count: int) -> Ints:
+    """0, 1, 2, ... [count]; read it only, it is used again."""
+    global _counted
+    if count > len(_counted):
+        _counted = np.arange(2 * count, dtype=np.int64)
+    return _counted[:count]
 
 
 def _fill_tails(cells: NDArray[Any], rows: Rows, stop: Ints, tail: Ints, fill: Any) -> None:

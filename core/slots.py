@@ -59,8 +59,8 @@ class SlotTable:
         """Block table of each row, for appending and for the check of doubles."""
         self.num_blocks: NDArray[np.int32] = np.zeros(self.size, np.int32)
         self.next_epoch = 1
-        self.uncommitted: dict[int, Occupant] = {}
-        """By epoch, the owners that have a chunk to prefill."""
+        self.to_prefill: NDArray[np.bool_] = np.zeros(self.size, bool)
+        """Rows whose owner has a chunk that is not committed."""
         self._is_free: NDArray[np.bool_] = np.ones(self.size, bool)
 
     def __iter__(self) -> Iterator[tuple[int, Occupant]]:
@@ -95,15 +95,13 @@ class SlotTable:
         free: list[int] = np.flatnonzero(self._is_free)[:count].tolist()
         return sorted((*free, *more))[:count] if more else free
 
-    def take(self, slots: list[int], occupants: list[Occupant], bounds: NDArray[np.int64]) -> None:
-        """``occupants`` own ``slots`` from now on; ``bounds`` [n]: tokens of each one's first step at most."""
+    def take(self, slots: list[int], occupants: list[Occupant]) -> None:
+        """``occupants`` own ``slots`` from now on."""
         for slot, occupant in zip(slots, occupants, strict=True):
             self.occupants[slot] = occupant
             self.by_id[occupant.request_id] = slot
             self.by_epoch[occupant.epoch] = slot
-            if not occupant.committed:
-                self.uncommitted[occupant.epoch] = occupant
-        self.bound[slots] = bounds
+        self.to_prefill[slots] = not occupants[0].committed  # all of one role
         self._is_free[slots] = False
 
     def vacate(self, slots: list[int]) -> list[Occupant]:
@@ -113,20 +111,18 @@ class SlotTable:
             self.occupants[slot] = None
             del self.by_id[occupant.request_id]
             del self.by_epoch[occupant.epoch]
-            self.uncommitted.pop(occupant.epoch, None)
         self.bound[slots] = 0
+        self.to_prefill[slots] = False
         self.blocks[slots, : self.num_blocks[slots].max(initial=0)] = -1
         self.num_blocks[slots] = 0
         self._is_free[slots] = True
         return gone
 
-    def commit(self, occupants: list[Occupant]) -> None:
-        """Their newest chunks are committed."""
+    def commit(self, occupants: list[Occupant], now: NDArray[np.intp]) -> None:
+        """Their newest chunks are committed; ``now``: the rows of those that still own one."""
         for occupant in occupants:
             occupant.committed = True
-        if self.uncommitted:
-            for occupant in occupants:
-                self.uncommitted.pop(occupant.epoch, None)
+        self.to_prefill[now] = False
 
     def permute(self, dst: NDArray[np.intp], src: NDArray[np.intp]) -> None:
         """Row ``dst[i]`` becomes what row ``src[i]`` was; the two name the same rows."""
@@ -136,10 +132,11 @@ class SlotTable:
             if occupant is not None:
                 self.by_id[occupant.request_id] = slot
                 self.by_epoch[occupant.epoch] = slot
-        for array in (self.bound, self.blocks, self.num_blocks, self._is_free):
+        for array in (self.bound, self.blocks, self.num_blocks, self.to_prefill, self._is_free):
             array[dst] = array[src]
 
     @property
     def has_prefill(self) -> bool:
         """Some row of the next step has a chunk to prefill; rows in an open step do not count."""
-        return any(not o.in_open_step and self.bound[self.by_epoch[e]] for e, o in self.uncommitted.items())
+        rows = np.flatnonzero(self.to_prefill & (self.bound > 0)).tolist()
+        return any(not self.occupant(row).in_open_step for row in rows)

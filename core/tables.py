@@ -33,26 +33,37 @@ class Tables(NamedTuple):
     """Where each row's new ids begin [n]; 0: the whole table is new."""
     length: NDArray[np.int64]
     """How many there are [n]."""
-    ids: Ids
+    held: NDArray[np.int64]
+    """How many blocks each row holds then [n]."""
+    source: NDArray[np.int64]
+    """Where each row's new ids begin in ``ids`` [n]."""
+    ids: NDArray[Any]
     """They, row after row."""
     known: dict[Any, Any]
     """What segments of these rows share, see ``Spans``."""
-
-    @property
-    def held(self) -> NDArray[np.int64]:
-        """How many blocks each row holds then [n]."""
-        return self.first + self.length
 
     def spans(self, field: int, ids: NDArray[Any], cells: int, fill: Any, reach: NDArray[np.int64] | None) -> Spans:
         """The change as a segment: ``ids`` in the field's dtype, and fill behind it.
 
         ``reach`` [n]: how far the rows may differ from the fill already; None: anywhere.
         """
-        held = self.held
-        tail = np.full(len(held), cells) if reach is None else np.maximum(held, reach)
-        known = self.known if reach is None or (tail == held).all() else {}
-        source = np.cumsum(self.length) - self.length
-        return Spans(field, self.slots, ids, source, self.first, self.length, tail, fill, known)
+        tail, known = self.held, self.known
+        if reach is None:
+            tail, known = np.full(len(tail), cells), {}
+        elif (reach > tail).any():
+            tail, known = np.maximum(tail, reach), {}
+        return Spans(field, self.slots, ids, self.source, self.first, self.length, tail, fill, known)
+
+
+def tables_of(
+    prefilled: dict[str, Ids],
+    slots: NDArray[np.intp],
+    first: NDArray[np.int64],
+    length: NDArray[np.int64],
+    ids: NDArray[Any],
+) -> Tables:
+    """With what follows from the rest."""
+    return Tables(prefilled, slots, first, length, first + length, np.cumsum(length) - length, ids, {})
 
 
 def settle_tables(
@@ -89,13 +100,12 @@ def settle_tables(
         else:
             rows.append((slot, len(base), ids[len(base) :]))
     rows.sort(key=lambda row: row[0])
-    return Tables(
+    return tables_of(
         settled,
         np.array([slot for slot, _, _ in rows], np.intp),
         np.array([first for _, first, _ in rows], np.int64),
         np.array([len(ids) for _, _, ids in rows], np.int64),
         np.concatenate([ids for _, _, ids in rows]) if rows else EMPTY,
-        {},
     )
 
 
@@ -138,10 +148,10 @@ def appends_are_good(
     ones = len(flat) == len(slots)
     rows = slots if ones else np.repeat(slots, lens)
     doubled: Any = False
-    width = int(held.max())
+    width, narrow = int(held.max()), flat.astype(np.int32)  # of one dtype, so that comparing takes no more memory
     for part in range(0, len(flat) if width else 0, _ROWS):  # bounded memory, however many ids
         at = slice(part, part + _ROWS)
-        same = (table.blocks[rows[at], :width] == flat[at, None]).any(axis=1)
+        same = (table.blocks[rows[at], :width] == narrow[at, None]).any(axis=1)
         if config.null_block is not None:
             same &= flat[at] != config.null_block
         doubled |= same.any()

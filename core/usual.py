@@ -17,10 +17,11 @@ import numpy as np
 from slotline.core.checks import Prefills
 from slotline.core.field import Extra
 from slotline.core.ids import EMPTY, Ids
+from slotline.core.sampling import Lists
 from slotline.core.scratch import below, each_once
-from slotline.core.tables import Tables, appends_are_good
+from slotline.core.tables import Tables, appends_are_good, tables_of
 from slotline.core.tasks import AbortTask, DecodeTask, FinishTask, PreemptTask, PrefillTask, Task
-from slotline.core.words import Numbers, numbers_of
+from slotline.core.words import Numbers
 
 if TYPE_CHECKING:
     from slotline.core.batch import SlotBatch
@@ -35,8 +36,13 @@ class Usual:
 
     def __init__(self, batch: SlotBatch) -> None:
         self.batch, self.config, self.table = batch, batch.config, batch.slots
+        config = batch.config
         take = "handover" if batch.config.role == "decode" else "prefill"
         rules = [(f.rule(take), f.rule("chunk")) for f in batch.layout]
+        self._sizes = (
+            config.max_model_len, config.max_chunk_tokens, config.num_levels, config.max_blocks_per_seq,
+            config.block_size,
+        )  # fmt: skip
         self._extras = any(isinstance(rule, Extra) for pair in rules for rule in pair)
 
     def look(self, tasks: Sequence[Task], checked: Checked) -> bool:
@@ -91,7 +97,7 @@ class Usual:
         row = 0
         for group, fresh in ((takes, True), (chunks, False)):
             for task in group:
-                numbers = numbers_of(task, self.config)
+                numbers = words.numbers_of(task)
                 if not self._fits(task, numbers, fresh):
                     return False
                 try:
@@ -138,44 +144,39 @@ class Usual:
 
     def _fits(self, task: PrefillTask, numbers: Numbers, fresh: bool) -> bool:
         """The numbers of one task, as rule I2 wants them."""
-        config, request = self.config, task.request
+        request = task.request
+        longest, most_tokens, levels, most_blocks, block_size = self._sizes
         start, end, length, not_last, blocks, prompt, history, generated, most, _, bad, drafts, first, *_ = numbers
         if first:  # role decode
             if end != history or drafts < first:
                 return False
             generated -= 1
-        elif not (
-            0 <= start < end <= history
-            and length <= config.max_chunk_tokens
-            and (not not_last or history - end >= config.num_levels)
-        ):
+        elif not (0 <= start < end <= history and length <= most_tokens and (not not_last or history - end >= levels)):
             return False
-        if not (blocks <= config.max_blocks_per_seq and blocks * config.block_size >= end + first):
-            return False
-        if self._extras and request.extra:
+        if blocks > most_blocks or blocks * block_size < end + first or (self._extras and request.extra):
             return False
         if not fresh:
             return True
         sampling = request.sampling
-        lists = sampling.lists
         return (
-            0 < prompt < config.max_model_len
-            and history <= config.max_model_len
+            0 < prompt < longest
+            and history <= longest
             and generated < most
             and sampling.sound
             and sampling.min_dec_len <= most
             and request.hidden_state is None
-            and (
-                lists is None
-                or (
-                    bad <= config.max_bad_tokens
-                    and len(lists.stops) <= config.max_stop_seqs
-                    and lists.shortest > 0
-                    and lists.longest <= config.stop_seqs_max_len
-                    and lists.lowest >= 0
-                    and lists.highest < config.vocab_size
-                )
-            )
+            and (sampling.lists is None or self._lists_fit(sampling.lists, bad))
+        )
+
+    def _lists_fit(self, lists: Lists, bad: int) -> bool:
+        config = self.config
+        return (
+            bad <= config.max_bad_tokens
+            and len(lists.stops) <= config.max_stop_seqs
+            and lists.shortest > 0
+            and lists.longest <= config.stop_seqs_max_len
+            and lists.lowest >= 0
+            and lists.highest < config.vocab_size
         )
 
     def _ids(self, takes: list[PrefillTask], chunks: list[PrefillTask]) -> bool:
@@ -215,8 +216,8 @@ class Usual:
         lens = list(map(len, tables))
         if max(lens) > self.config.max_blocks_per_seq or not self._good_tables(tables):
             return None
-        ids = np.concatenate(tables)
-        return Tables({}, rows, np.zeros(len(rows), np.int64), np.array(lens, np.int64), ids, {})
+        ids = np.concatenate(tables, dtype=np.int32, casting="unsafe")  # what is valid fits
+        return tables_of({}, rows, np.zeros(len(rows), np.int64), np.array(lens, np.int64), ids)
 
     def _appends(self, rows: Any, packed: list[bytes | None]) -> Tables | None:
         if None in packed:
@@ -228,7 +229,7 @@ class Usual:
             lens = np.array([len(p) >> 3 for p in packed], np.int64)  # type: ignore[arg-type]
         if not appends_are_good(rows, lens, ids, self.table, self.config, self.batch.num_blocks):
             return None
-        return Tables({}, rows, self.table.num_blocks[rows].astype(np.int64), lens, ids, {})
+        return tables_of({}, rows, self.table.num_blocks[rows].astype(np.int64), lens, ids)
 
 
-_NOTHING = Tables({}, np.empty(0, np.intp), EMPTY, EMPTY, EMPTY, {})
+_NOTHING = tables_of({}, np.empty(0, np.intp), EMPTY, EMPTY, EMPTY)

@@ -53,34 +53,33 @@ _FAR = 2**62
 Numbers = tuple[int, int, int, bool, int, int, int, int, int, bool, int, int, int, int, int, int]
 
 
-def numbers_of(task: PrefillTask, config: BatchConfig) -> Numbers:
-    """The numbers of ``COUNTED``."""
-    request = task.request
-    sampling = request.sampling
-    start, end, history, prompt = task.start, task.end, len(request.history), request.num_prompt_tokens
-    limit, most = config.max_model_len - prompt, sampling.max_dec_len
-    cut = most is not None and most > limit
-    if most is None or cut:
-        most = limit
-    generated, first = history - prompt, 0
-    if config.role == "decode":
-        generated += 1
-        first = 1 if config.num_levels == 0 or most - generated - 1 < 1 else 2
-    drafts = first - 1 if first else 0
-    bad = 0 if sampling.lists is None else len(sampling.bad_tokens)  # type: ignore[arg-type]  # an array by now
-    return (start, end, end - start, end < history, len(task.block_table), prompt, history, generated, most, cut, bad,
-            len(request.draft_token_ids), first, drafts, 0, 0)  # fmt: skip
-
-
 class WordTable:
     """Tables of words of one batch. ``constants``: words that stand behind every task's own."""
 
     def __init__(self, config: BatchConfig, constants: Words) -> None:
-        self.config = config
+        self.longest, self.role_decode, self.levels = config.max_model_len, config.role == "decode", config.num_levels
         self.width = WIDTH + len(constants)
         self._constants = constants
         self._rows = self.empty(8)
         self._bytes = self._rows.data.cast("B")
+
+    def numbers_of(self, task: PrefillTask) -> Numbers:
+        """The numbers of ``COUNTED``."""
+        request = task.request
+        sampling = request.sampling
+        start, end, history, prompt = task.start, task.end, len(request.history), request.num_prompt_tokens
+        limit, most = self.longest - prompt, sampling.max_dec_len
+        cut = most is not None and most > limit
+        if most is None or cut:
+            most = limit
+        generated, first, drafts = history - prompt, 0, 0
+        if self.role_decode:
+            generated += 1
+            first = 1 if self.levels == 0 or most - generated - 1 < 1 else 2
+            drafts = first - 1
+        bad = 0 if sampling.lists is None else len(sampling.bad_tokens)  # type: ignore[arg-type]  # an array by now
+        return (start, end, end - start, end < history, len(task.block_table), prompt, history, generated, most, cut,
+                bad, len(request.draft_token_ids), first, drafts, 0, 0)  # fmt: skip
 
     def empty(self, count: int) -> Words:
         """A table [count, width] of its own, with the constants in place."""
@@ -105,7 +104,7 @@ class WordTable:
         """A table of its own; chunk bounds beyond 64 bits are brought into range, where they still fail."""
         rows = self.empty(len(tasks))
         for row, task in zip(rows, tasks, strict=True):
-            numbers = numbers_of(task, self.config)
+            numbers = self.numbers_of(task)
             try:
                 packed = _PACK.pack(*numbers)
             except struct.error:

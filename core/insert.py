@@ -81,6 +81,7 @@ def insert_tasks(
     made = batch.sides.make(takes.p.requests)
     event = batch.buffers.apply(packet, stream) if len(packet) else DONE
     batch.planner.note(checked, marks)
+    recorded = packet if recorder is not None else None
     del packet, marks  # the memory, before more is taken
     if checked.releases:
         slots = [slot for _, slot in checked.releases]
@@ -98,8 +99,8 @@ def insert_tasks(
     if len(checked.tables.slots):
         _decode(batch, checked)
     batch.sides.put(checked.take_slots, made)
-    if recorder is not None:
-        recorder.inserted(list(tasks), checked, plan.packet)
+    if recorder is not None and recorded is not None:
+        recorder.inserted(list(tasks), checked, recorded)
     if batch.sides.released or batch.sides.inserted:
         _tell(batch, checked)
     by_id, occupants = table.by_id, table.occupants

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,7 +118,7 @@ class SlotTable:
         self._is_free[slots] = True
         return gone
 
-    def commit(self, occupants: list[Occupant], now: NDArray[np.intp]) -> None:
+    def commit(self, occupants: list[Occupant], now: NDArray[Any]) -> None:
         """Their newest chunks are committed; ``now``: the rows of those that still own one."""
         for occupant in occupants:
             occupant.committed = True

@@ -66,7 +66,8 @@ class Prefills:
 
     @property
     def cut(self) -> Bad:
-        return self.words[:, CUT] != 0
+        cut: Bad = self.words[:, CUT] != 0
+        return cut
 
     @property
     def first_step(self) -> Ints:

@@ -148,7 +148,7 @@ def _continue(table: SlotTable, checked: Checked) -> None:
 
 def _decode(batch: SlotBatch, checked: Checked) -> None:
     table, change = batch.slots, checked.tables
-    cells, before = table.blocks.shape[1], table.num_blocks[change.slots]
+    cells, before = table.blocks.shape[1], table.num_blocks[change.slots].astype(np.int64)
     change.spans(0, change.ids, cells, -1, before).write(table.blocks)
     table.num_blocks[change.slots] = change.held
 

@@ -61,7 +61,7 @@ class WordTable:
         self.width = WIDTH + len(constants)
         self._constants = constants
         self._rows = self.empty(8)
-        self._bytes = memoryview(self._rows).cast("B")
+        self._bytes = self._rows.data.cast("B")
 
     def numbers_of(self, task: PrefillTask) -> Numbers:
         """The numbers of ``COUNTED``."""
@@ -91,7 +91,7 @@ class WordTable:
         """The first ``count`` rows of the table that is kept; what they held is gone."""
         if count > len(self._rows):
             self._rows = self.empty(max(count, 2 * len(self._rows)))
-            self._bytes = memoryview(self._rows).cast("B")
+            self._bytes = self._rows.data.cast("B")
         return self._rows[:count]
 
     def put(self, row: int, numbers: Numbers, packed: bytes) -> None:

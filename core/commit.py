@@ -198,9 +198,9 @@ def _tell_host(batch: SlotBatch, step: Ticket, places: NDArray[np.int32]) -> Non
     """I7's launch bounds, and which chunks may be continued."""
     config = batch.config
     most = 1 + config.num_drafts if config.role != "prefill" else 0
-    now = places[PLACE, step.inside]
+    now = places[PLACE, step.inside].astype(np.intp)
     lives = now >= 0
     batch.slots.commit(step.occupants, now[lives])
-    on = [last and not occupant.finished for last, occupant in zip(step.last, step.occupants, strict=True)]
+    on = step.last & ~np.array([occupant.finished for occupant in step.occupants], bool)
     batch.slots.bound[now[lives]] = np.where(on, most, 0)[lives]
     batch.planner.reach.grow(now[lives], config.num_drafts + 1)

@@ -20,6 +20,7 @@ from slotline.core.errors import Fault, LayoutError, PacketError, TaskError
 from slotline.core.ids import Ids
 from slotline.core.layout import BufferLayout
 from slotline.core.peer import Peer, check_peer
+from slotline.core.reach import ALL
 from slotline.core.sampling import SCALAR_KINDS, UNSET, SamplingParams
 from slotline.core.stop import FinishReason
 from slotline.core.tasks import Request
@@ -43,6 +44,8 @@ MAGIC = b"SLHO"
 MAX_STOP_SEQS = 4096
 """More than anyone asks for; each costs an array on arrival."""
 HIDDEN = "mtp.first_token_hidden_states"
+REACHES: Mapping[str, int | str] = {HIDDEN: ALL}
+"""An engine leaves the first token's state in the row, where ``export_handover`` finds it."""
 
 
 class Handover(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

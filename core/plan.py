@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from slotline.core.commit import REACHES
+from slotline.core import commit, handover
 from slotline.core.extras import extra_row
 from slotline.core.field import KEEP, Column, Extra, Rule
 from slotline.core.ids import EMPTY
@@ -69,7 +69,8 @@ class Planner:
         self._decoded = [p for p in self.fields if p.rules["decode"] is not KEEP]
         self._rows = [p for p in self.fields if p.cells > 1 or p in self._take.others]
         self.words = WordTable(layout.config, constants.words)
-        self.reach = Reach(layout, [(p.index, p.field) for p in self._rows if not p.whole], REACHES)
+        steps = {**commit.REACHES, **handover.REACHES}
+        self.reach = Reach(layout, [(p.index, p.field) for p in self._rows if not p.whole], steps)
 
     # -- clearing
 

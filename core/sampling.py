@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Iterable
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -64,13 +64,13 @@ class SamplingParams:
     """Stop sequences as lists of token ids; trailing -1 are padding."""
     bad_tokens: IdsLike = ()
 
-    packed: bytes = field(init=False, repr=False)
+    packed: bytes = field(default=b"", init=False, repr=False)
     """The scalar values as one record of ``RECORD``; made here, once."""
-    stop_lists: tuple[Ids, ...] = field(init=False, repr=False)
+    stop_lists: tuple[Ids, ...] = field(default=(), init=False, repr=False)
     """``stop_seqs`` as arrays, as given."""
-    sound: bool = field(init=False, repr=False)
+    sound: bool = field(default=True, init=False, repr=False)
     """Every scalar lies where no batch would refuse it, ``min_dec_len`` and ``max_dec_len`` seen each alone."""
-    lists: Lists | None = field(init=False, repr=False)
+    lists: Lists | None = field(default=None, init=False, repr=False)
     """None: neither stop sequences nor bad words."""
 
     RECORD: ClassVar[np.dtype[Any]]
@@ -92,15 +92,10 @@ def _kind(annotation: str) -> str:
 
 # The record follows from the annotations above, so that a new parameter is one line; the scalars come first.
 _SCALARS: dict[str, str] = {f.name: k for f in fields(SamplingParams) if f.init and (k := _kind(str(f.type)))}
-_DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(SamplingParams) if f.default is not MISSING}
+_DEFAULTS: dict[str, Any] = {f.name: f.default for f in fields(SamplingParams) if f.init}
 _MAX_DEC_LEN = list(_SCALARS).index("max_dec_len")
 _FLAGS = [i for i, kind in enumerate(_SCALARS.values()) if kind == "?"]
-_FIRST_FLAG = _FLAGS[0]
-_NAMES_OF_FLAGS = frozenset(name for name, kind in _SCALARS.items() if kind == "?")
-_COUNT = len(_SCALARS)
-_LISTS = ("stop_seqs", "bad_tokens")
-assert list(_DEFAULTS) == [*_SCALARS, *_LISTS]
-assert list(range(_FIRST_FLAG, len(_SCALARS))) == _FLAGS
+assert list(range(_FLAGS[0], len(_SCALARS))) == _FLAGS
 _STRUCT = struct.Struct("<" + "".join(_SCALARS.values()).replace("?", "q"))
 SamplingParams.RECORD = np.dtype([(n, {"d": "<f8", "q": "<i8", "?": "<i8"}[k]) for n, k in _SCALARS.items()])
 assert _STRUCT.size == SamplingParams.RECORD.itemsize == 8 * len(_SCALARS)
@@ -119,61 +114,79 @@ _SOUND: dict[str, tuple[float, float]] = dict.fromkeys(_SCALARS, _INT32) | {
     "presence_score": _FLOAT32,
     "top_k": (0, _INT32[1]),
     "infer_seed": (-(2**63), 2**63 - 1),
+    **dict.fromkeys((name for name, kind in _SCALARS.items() if kind == "?"), (0, 1)),
     "min_dec_len": (0, _INT32[1]),
     "max_dec_len": (1, 2**63 - 1),
 }
 """Bounds, both allowed, within which nothing is wrong; ``sampling_checks`` says what is wrong outside."""
 
 
-_STATE: dict[str, Any] = {
-    **_DEFAULTS,
-    "bad_tokens": EMPTY,
-    "packed": b"",
-    "stop_lists": (),
-    "sound": True,
-    "lists": None,
+class _Place(NamedTuple):
+    """Of a scalar in the record."""
+
+    pack: Callable[..., None]
+    at: int
+    low: float
+    high: float
+    kinds: frozenset[type]
+    """Types that it may have to be packed without a closer look."""
+
+
+_KINDS: dict[str, frozenset[type]] = {"d": frozenset((float, int)), "q": frozenset((int,)), "?": frozenset((bool,))}
+_PLACES = {
+    name: _Place(struct.Struct("<d" if kind == "d" else "<q").pack_into, 8 * i, *_SOUND[name], _KINDS[kind])
+    for i, (name, kind) in enumerate(_SCALARS.items())
 }
+_set = object.__setattr__
 
 
 def _init(self: SamplingParams, **given: Any) -> None:
-    """What the dataclass's own does, in a fifth of its time: one dictionary, and a look at what was given only."""
-    state = {**_STATE, **given}
-    sound, lists = True, False
+    """What the dataclass's own does, in a fifth of its time: what is not given stays the class's own.
+
+    Values that nothing is wrong with go into a copy of the default record; any other takes the long way.
+    """
+    record = bytearray(SamplingParams.packed)
     for name, value in given.items():
-        bounds = _SOUND.get(name)
-        if bounds is None:
-            if name not in _LISTS:
-                _init.__wrapped__(self, **given)  # type: ignore[attr-defined]  # raises for the unknown name
-            lists = True
-        else:
-            sound = sound and _lies(value, *bounds)
-    values = [*state.values()][:_COUNT]
-    limit = values[_MAX_DEC_LEN]
-    if limit is None:
+        known = _PLACES.get(name)
+        if known is None or value.__class__ not in known.kinds or not known.low <= value <= known.high:  # type: ignore[operator]
+            _settle(self, given)
+            return
+        known.pack(record, known.at, value)
+    given["packed"] = bytes(record)
+    _set(self, "__dict__", given)
+
+
+def _settle(self: SamplingParams, given: dict[str, Any]) -> None:
+    """Lists of ids, values that a batch may refuse, and what is no such parameter at all."""
+    if not given.keys() <= _DEFAULTS.keys():
+        _init.__wrapped__(self, **given)  # type: ignore[attr-defined]  # raises for the unknown name
+    values = [given.get(name, _DEFAULTS[name]) for name in _SCALARS]
+    if values[_MAX_DEC_LEN] is None:
         values[_MAX_DEC_LEN] = UNSET
-    elif limit == UNSET:
+    elif values[_MAX_DEC_LEN] == UNSET:
         values[_MAX_DEC_LEN] = UNSET + 1  # as far out of bounds, but given
+    if not all(_is_flag(values[i]) for i in _FLAGS):
+        raise TypeError(_wrong_kind(values))
+    values[_FLAGS[0] :] = [bool(values[i]) for i in _FLAGS]
     try:
-        if not (_NAMES_OF_FLAGS.isdisjoint(given) or all(type(flag) is bool for flag in values[_FIRST_FLAG:])):
-            _settle_flags(values)
-        state["packed"] = _STRUCT.pack(*values)
+        given["packed"] = _STRUCT.pack(*values)
     except (struct.error, TypeError, ValueError):
         raise TypeError(_wrong_kind(values)) from None
-    state["sound"] = sound
-    if lists:
-        stops = state["stop_seqs"] = state["stop_lists"] = tuple(as_ids(s, "stop_seqs") for s in state["stop_seqs"])
-        bad = state["bad_tokens"] = as_ids(state["bad_tokens"], "bad_tokens")
-        if stops or len(bad):
-            state["lists"] = _lists(stops, bad)
-    self.__dict__.update(state)
+    given["sound"] = all(_lies(given[name], place) for name, place in _PLACES.items() if name in given)
+    stops = tuple(as_ids(seq, "stop_seqs") for seq in given.get("stop_seqs", ()))
+    bad = as_ids(given.get("bad_tokens", ()), "bad_tokens")
+    given |= {"stop_seqs": stops, "stop_lists": stops, "bad_tokens": bad}
+    if stops or len(bad):
+        given["lists"] = _lists(stops, bad)
+    _set(self, "__dict__", given)
 
 
 SamplingParams.__init__ = functools.wraps(SamplingParams.__init__)(_init)  # type: ignore[method-assign]
 
 
-def _lies(value: Any, low: float, high: float) -> bool:
+def _lies(value: Any, place: _Place) -> bool:
     try:
-        return value is None or bool(low <= value <= high)
+        return value is None or bool(place.low <= value <= place.high)
     except (TypeError, ValueError):  # a number of a kind that cannot be compared
         return False
 
@@ -184,13 +197,6 @@ def _lists(stop_lists: tuple[Ids, ...], bad: Ids) -> Lists:
     ids = np.concatenate((*stops, bad))
     low, high = (int(ids.min()), int(ids.max())) if len(ids) else (0, 0)
     return Lists(stops, min(lens), max(lens), low, high)
-
-
-def _settle_flags(values: list[Any]) -> None:
-    """0, 1 and NumPy's bools as words; ``TypeError`` for anything else."""
-    if not all(_is_flag(values[i]) for i in _FLAGS):
-        raise TypeError(_wrong_kind(values))
-    values[_FIRST_FLAG:] = [bool(flag) for flag in values[_FIRST_FLAG:]]
 
 
 def _wrong_kind(values: list[Any]) -> str:
@@ -205,4 +211,6 @@ def _wrong_kind(values: list[Any]) -> str:
     return "SamplingParams: a value of the wrong kind"
 
 
+SamplingParams.packed = _STRUCT.pack(*(UNSET if v is None else v for v in list(_DEFAULTS.values())[: len(_SCALARS)]))
+SamplingParams.bad_tokens = EMPTY
 DEFAULT = SamplingParams()

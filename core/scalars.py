@@ -21,7 +21,7 @@ from slotline.core.segments import Block, Fill, Rows, Segment
 class Member:
     """A field of a group."""
 
-    index: int
+    place: int
     """In the layout."""
     field: Field
     source: int
@@ -37,8 +37,8 @@ class ScalarGroup:
     """
 
     def __init__(self, members: Sequence[Member], dtype: np.dtype[Any]) -> None:
-        ordered = sorted(members, key=lambda m: (place(m.field), m.index))
-        self.fields = tuple(m.index for m in ordered)
+        ordered = sorted(members, key=lambda m: (place(m.field), m.place))
+        self.fields = tuple(m.place for m in ordered)
         self.sources = [m.source for m in ordered]
         self.whole: NDArray[np.bool_] = np.array([m.whole for m in ordered], bool)
         self.dtype = dtype

@@ -11,10 +11,6 @@ LIMITS = ("min_dec_len", "max_dec_len", "ignore_eos", "stop_seqs", "stop_seqs_le
 """What the rule reads of a row beside its tokens."""
 
 
-_NO_TOKEN = -2
-"""Equal to no cell of the context, whose cells below 0 all become -1."""
-
-
 class StopScan(NamedTuple):
     """What the rule says of each row; all of the dtype of the accepted tokens."""
 
@@ -85,12 +81,10 @@ def _lowest_match(xp: Any, context: Array, t: Array, stop_seqs: Array, lens: Arr
     first = xp.arange(rows, dtype=t.dtype) * num_seqs + number
     cell = xp.clip(first * max_len - ahead + j, 0, None)
     aligned = xp.reshape(xp.take(stops, xp.reshape(cell, (-1,)), axis=0), (max_len, num_seqs, rows))
-    aligned = xp.where(outside, _NO_TOKEN, aligned)
     turned = xp.permute_dims(xp.clip(context, -1, None), (1, 0))
     said = xp.reshape(xp.reshape(turned, (-1,)), (max_len - 1 + width, rows))
     windows = xp.stack([said[i : i + width] for i in range(max_len)], axis=0)  # [W, T, S]
-    equal = xp.astype(windows[:, :, None] == aligned[:, None], xp.int32)
-    hits = xp.sum(equal, axis=0, dtype=t.dtype) == lens_of  # [T, N, S]
+    hits = xp.all((windows[:, :, None] == aligned[:, None]) | outside[:, None], axis=0)  # [T, N, S]
     usable = (lens_of > 0) & (lens_of <= xp.permute_dims(t, (1, 0))[:, None])
     return xp.permute_dims(xp.min(xp.where(hits & usable, number, num_seqs), axis=1), (1, 0))
 

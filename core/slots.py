@@ -61,6 +61,10 @@ class SlotTable:
         self.next_epoch = 1
         self.to_prefill: NDArray[np.bool_] = np.zeros(self.size, bool)
         """Rows whose owner has a chunk that is not committed."""
+        self.in_open_step: NDArray[np.bool_] = np.zeros(self.size, bool)
+        """Rows whose owner is in a step that is prepared and neither committed nor discarded (I6)."""
+        self.epochs: NDArray[np.int64] = np.zeros(self.size, np.int64)
+        """Of each row's owner; 0: the row is free."""
         self._is_free: NDArray[np.bool_] = np.ones(self.size, bool)
 
     def __iter__(self) -> Iterator[tuple[int, Occupant]]:
@@ -101,6 +105,7 @@ class SlotTable:
             self.occupants[slot] = occupant
             self.by_id[occupant.request_id] = slot
             self.by_epoch[occupant.epoch] = slot
+        self.epochs[slots] = [occupant.epoch for occupant in occupants]
         self.to_prefill[slots] = not occupants[0].committed  # all of one role
         self._is_free[slots] = False
 
@@ -112,7 +117,8 @@ class SlotTable:
             del self.by_id[occupant.request_id]
             del self.by_epoch[occupant.epoch]
         self.bound[slots] = 0
-        self.to_prefill[slots] = False
+        self.epochs[slots] = 0
+        self.to_prefill[slots] = self.in_open_step[slots] = False
         self.blocks[slots, : self.num_blocks[slots].max(initial=0)] = -1
         self.num_blocks[slots] = 0
         self._is_free[slots] = True
@@ -122,7 +128,7 @@ class SlotTable:
         """Their newest chunks are committed; ``now``: the rows of those that still own one."""
         for occupant in occupants:
             occupant.committed = True
-        self.to_prefill[now] = False
+        self.to_prefill[now] = self.in_open_step[now] = False
 
     def permute(self, dst: NDArray[np.intp], src: NDArray[np.intp]) -> None:
         """Row ``dst[i]`` becomes what row ``src[i]`` was; the two name the same rows."""
@@ -132,11 +138,12 @@ class SlotTable:
             if occupant is not None:
                 self.by_id[occupant.request_id] = slot
                 self.by_epoch[occupant.epoch] = slot
-        for array in (self.bound, self.blocks, self.num_blocks, self.to_prefill, self._is_free):
+        for array in (self.bound, self.blocks, self.num_blocks, self.epochs):
             array[dst] = array[src]
+        for flags in (self.to_prefill, self.in_open_step, self._is_free):
+            flags[dst] = flags[src]
 
     @property
     def has_prefill(self) -> bool:
         """Some row of the next step has a chunk to prefill; rows in an open step do not count."""
-        rows = np.flatnonzero(self.to_prefill & (self.bound > 0)).tolist()
-        return any(not self.occupant(row).in_open_step for row in rows)
+        return bool((self.to_prefill & ~self.in_open_step & (self.bound > 0)).any())

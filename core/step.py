@@ -68,7 +68,7 @@ class Step(Ticket):
 
     def _pack(self) -> Packed:
         config, num_tokens = self.batch.config, self.num_tokens
-        identity = self.slots == list(range(config.max_num_seqs))
+        identity = self.is_whole
 
         def run(xp: Any, reads: Any, writes: Any) -> None:
             pack(xp, reads, writes, reads["rows"], identity, num_tokens, config)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from slotline.core.errors import Fault, TaskError
 from slotline.core.packing import row_lengths
+from slotline.core.segments import counted
 from slotline.core.slots import Occupant
 
 if TYPE_CHECKING:
@@ -38,12 +39,14 @@ class Taken(NamedTuple):
     """Which slots a step looks at, and which of them it runs on."""
 
     slots: list[int]
-    inside: list[int]
+    inside: NDArray[np.intp]
     """The slots that it runs on, in its order."""
     occupants: list[Occupant]
     """Theirs."""
     bound: int
     """Tokens at most."""
+    is_whole: bool
+    """Every slot, in order."""
 
 
 def take_rows(batch: SlotBatch, rows: Iterable[str] | None = None, skip: Iterable[str] = ()) -> Taken:
@@ -52,17 +55,22 @@ def take_rows(batch: SlotBatch, rows: Iterable[str] | None = None, skip: Iterabl
     ``TaskError`` for an unknown or doubled id; opens nothing.
     """
     table = batch.slots
-    slots = list(range(table.size)) if rows is None else _named(batch, "rows", rows)
-    left_out = set(_named(batch, "skip", skip))
-    bounds, occupants = table.bound.tolist(), table.occupants
-    inside, taken = [], []
-    for slot in slots:
-        if bounds[slot] > 0 and slot not in left_out:
-            occupant = occupants[slot]
-            if occupant is not None and not occupant.in_open_step:
-                inside.append(slot)
-                taken.append(occupant)
-    return Taken(slots, inside, taken, int(table.bound[inside].sum()))
+    ready = (table.bound > 0) & ~table.in_open_step
+    if rows is None:
+        slots = list(range(table.size))
+        left_out = _named(batch, "skip", skip)
+        if left_out:
+            ready[left_out] = False
+        inside = np.flatnonzero(ready)
+    else:
+        slots = _named(batch, "rows", rows)
+        left_out = _named(batch, "skip", skip)
+        ready[left_out] = False
+        order = np.array(slots, np.intp)
+        inside = order[ready[order]]
+    # Who has a launch bound has an owner.
+    occupants = [o for slot in inside.tolist() if (o := table.occupants[slot]) is not None]
+    return Taken(slots, inside, occupants, int(table.bound[inside].sum()), rows is None)
 
 
 class Ticket:
@@ -84,10 +92,11 @@ class Ticket:
         """Epochs that had ended at the commit."""
         self._former: list[Ticket | None] = []
         """The steps before, of its rows."""
-        self.slots, self.inside, self.occupants, bound = taken
-        self.epochs = [o.epoch for o in self.occupants]
+        self.slots, self.inside, self.occupants, bound, self.is_whole = taken
+        self._epochs = batch.slots.epochs[self.inside]
+        self.epochs: list[int] = self._epochs.tolist()
         """Of the requests in the step, in the order of its rows."""
-        self.last = [o.last for o in self.occupants]
+        self.last: NDArray[np.bool_] = np.array([o.last for o in self.occupants], bool)
         """Whether each of them yields tokens: a decode row, or the last chunk of a prefill."""
         self.ends = [o.end for o in self.occupants]
         """Where the newest chunk of each ended in the history."""
@@ -99,7 +108,8 @@ class Ticket:
     @functools.cached_property
     def entries(self) -> list[Entry]:
         """The rows of the step, in its order."""
-        rows = zip(self.inside, self.epochs, self.occupants, self.last, self.ends, strict=True)
+        numbers = (self.inside.tolist(), self.epochs, self.occupants, self.last.tolist(), self.ends)
+        rows = zip(*numbers, strict=True)
         return [Entry(*row) for row in rows]
 
     def open(self) -> None:
@@ -107,11 +117,13 @@ class Ticket:
         self._former = [o.ticket for o in self.occupants]
         for occupant in self.occupants:
             occupant.ticket = self
+        self.batch.slots.in_open_step[self.inside] = True
 
     def close(self, state: str) -> None:
         """It is committed or discarded; discarded, its rows' newest step is again the one before."""
         self.state = state
         if state == "discarded":
+            self.batch.slots.in_open_step[list(self.current().values())] = False
             for occupant, former in zip(self.occupants, self._former, strict=True):
                 if occupant.ticket is self:
                     occupant.ticket = former
@@ -137,9 +149,12 @@ class Ticket:
         """int32 [3, S]: the slot of each position (0 where there is none); by slot, then by position: in the step."""
         rows = np.zeros((3, self.batch.slots.size), np.int32)
         used = slice(0, len(self.slots))
-        rows[0, used] = self.slots
         rows[1, self.inside] = 1
-        rows[2, used] = rows[1, rows[0, used]]
+        if self.is_whole:
+            rows[0], rows[2] = counted(len(self.slots)), rows[1]
+        else:
+            rows[0, used] = self.slots
+            rows[2, used] = rows[1, rows[0, used]]
         return rows
 
     @property
@@ -157,8 +172,9 @@ class Ticket:
         places = np.zeros((4, self.batch.slots.size), np.int32)
         places[: PLACE + 1] = -1
         by_epoch = self.batch.slots.by_epoch
-        then = np.array(self.inside, np.intp)
-        now = np.array([by_epoch.get(epoch, -1) for epoch in self.epochs], np.intp)
+        then = now = self.inside
+        if (self.batch.slots.epochs[then] != self._epochs).any():  # some moved, or ended
+            now = np.array([by_epoch.get(epoch, -1) for epoch in self.epochs], np.intp)
         lives = now >= 0
         places[PLACE, then], places[SOURCE, now[lives]] = now, then[lives]
         places[TAKEN, then], places[LAST, then] = 1, self.last
@@ -189,7 +205,7 @@ def require_ids(name: str, block: Any, step: Ticket, counts: Any = None) -> None
     """
     if not isinstance(block, np.ndarray) or not (counts is None or isinstance(counts, np.ndarray)):
         return
-    rows = np.array([slot for slot, last in zip(step.inside, step.last, strict=True) if last], np.intp)
+    rows = step.inside[step.last]
     ids = block[rows]
     if counts is None:
         wrong = (ids >= step.batch.config.vocab_size) & ~np.logical_or.accumulate(ids < 0, axis=1)

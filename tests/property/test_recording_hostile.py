@@ -17,10 +17,11 @@ from frameworks import backend, fewer
 from hypothesis import given
 from hypothesis import strategies as st
 from recordings import LAYOUT, PROMPT, joined, part, parts, play, with_entries, written
+from simulated import simulated
 
 import slotline as sl
 from slotline.core import recording
-from slotline.core.playback import Player
+from slotline.core.playback import Player, verify
 from slotline.core.recording_file import Recording
 from slotline.core.sampling import SamplingParams
 
@@ -214,6 +215,17 @@ def test_r_absurd_dims_of_a_field(raw: bytes, tmp_path: Path) -> None:
         field = head["fields"][-1] | {"name": "own", "key": "own", "dims": dims, "slot_axis": None, "on": {}}
         hostile = head | {"fields": [*head["fields"], field]}
         refused(tmp_path / "x.rec", joined([(recording.HEAD, hostile)]), "head")
+
+
+def test_r_fields_that_contradict_each_other_are_the_recordings_fault(raw: bytes, tmp_path: Path) -> None:
+    """Not the device's: NumPy fails as well."""
+    (_, head), *rest = parts(raw)
+    for field in head["fields"]:
+        if field["name"] == "accept_num":  # [S], which a commit would keep equal to [S, M]
+            field["twin_of"] = "mtp.lookahead_tokens"
+    (tmp_path / "x.rec").write_bytes(joined([(recording.HEAD, head), *rest]))
+    with pytest.raises(sl.PacketError, match=r"record 3 .*no batch of its layout can do it"):
+        verify(tmp_path / "x.rec", simulated(1), backend("numpy"))
 
 
 # -- numbers that name things

@@ -203,6 +203,19 @@ def test_r_sampled_into_the_buffers_that_a_commit_writes(tmp_path: Path) -> None
     assert counts == [1, 3]
 
 
+def test_r_tensors_of_each_framework(cpu: sl.Backend, tensor: Any, tmp_path: Path) -> None:
+    batch = sl.SlotBatch(LAYOUT, cpu)
+    with sl.record(batch, tmp_path / "run.rec"):
+        sl.insert_tasks(batch, [prefill(sl.Request("a", PROMPT))])
+        for count in (1, 2):
+            step = sl.prepare_step(batch)
+            sl.commit_step(batch, step, tensor(np.full((4, 3), 77), "int64"), tensor([count] * 4, "int32"))
+            sl.commit_drafts(batch, step, tensor(np.full((4, 2), 5), "int64"))
+            batch.fetch(step, extra={"own": batch["step_idx"]}).result()
+    both(tmp_path / "run.rec")
+    assert play(tmp_path / "run.rec", cpu) == 9
+
+
 def test_r_noise_beside_the_accepted_tokens_is_not_recorded(tmp_path: Path) -> None:
     """It may be text of other requests, or no token id at all."""
     batch = plain(config=CONFIG)
@@ -249,8 +262,8 @@ def test_r_tasks_are_an_iterator_and_some_are_refused(tmp_path: Path) -> None:
         receipt = sl.insert_tasks(batch, tasks, on_invalid="skip")
         assert len(receipt.refused) == 2
         # Of one request: a release that is refused, a prefill and a decode task that are not.
-        tasks = [sl.AbortTask("c"), prefill(sl.Request("c", PROMPT)), sl.DecodeTask("c", new_blocks=[7])]
-        assert len(sl.insert_tasks(batch, tasks, on_invalid="skip").refused) == 1
+        some_good = [sl.AbortTask("c"), prefill(sl.Request("c", PROMPT)), sl.DecodeTask("c", new_blocks=[7])]
+        assert len(sl.insert_tasks(batch, some_good, on_invalid="skip").refused) == 1
         with pytest.raises(sl.TaskError):
             sl.insert_tasks(batch, [bad])
         sl.insert_tasks(batch, [])

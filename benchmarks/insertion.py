@@ -46,7 +46,7 @@ def make_batch(spec_method: str) -> sl.SlotBatch:
 
 def prefill_tasks(prompts: list[Any], tables: list[Any]) -> list[sl.PrefillTask]:
     params = [sl.SamplingParams(temperature=0.7, top_p=0.9) for _ in prompts]
-    requests = [sl.Request(f"r{i}", p, sampling=params[i]) for i, p in enumerate(prompts)]
+    requests = [sl.Request(f"r{i:03}", p, sampling=params[i]) for i, p in enumerate(prompts)]
     return [sl.PrefillTask(r, 0, len(p), t) for r, p, t in zip(requests, prompts, tables, strict=True)]
 
 
@@ -89,7 +89,7 @@ def measure(spec_method: str, repeat: int) -> dict[str, Any]:
     tables = [np.arange(i * BLOCKS_HELD, i * BLOCKS_HELD + 16) for i in range(128)]
     rows: dict[str, Any] = {}
     for count in (1, 16, 128):
-        ids = [f"r{i}" for i in range(count)]
+        ids = [f"r{i:03}" for i in range(count)]
         released: list[float] = []
 
         def insert(count: int = count, ids: list[str] = ids, released: list[float] = released) -> float:
@@ -108,9 +108,9 @@ def measure(spec_method: str, repeat: int) -> dict[str, Any]:
     def decode() -> float:
         n = next(step) % (BLOCKS_HELD - 16)
         if n == 0:  # tables are full again: as they were, outside the clock
-            sl.insert_tasks(batch, [sl.DecodeTask(f"r{i}", tables[i]) for i in range(128)])
+            sl.insert_tasks(batch, [sl.DecodeTask(f"r{i:03}", tables[i]) for i in range(128)])
         run = lambda: sl.insert_tasks(  # noqa: E731
-            batch, [sl.DecodeTask(f"r{i}", new_blocks=[i * BLOCKS_HELD + 16 + n]) for i in range(128)]
+            batch, [sl.DecodeTask(f"r{i:03}", new_blocks=[i * BLOCKS_HELD + 16 + n]) for i in range(128)]
         )
         return timed(run)
 

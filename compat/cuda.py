@@ -10,10 +10,12 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.util
+import pkgutil
 import re
 import sys
+import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as metadata_version
 from pathlib import Path
@@ -48,7 +50,10 @@ def require_driver() -> None:
 
 
 def runtime() -> ModuleType:
-    """The runtime's bindings (``cudaMalloc`` and so on), imported now. ``BackendUnavailable`` if there are none."""
+    """The runtime's bindings (``cudaMalloc`` and so on), imported now.
+
+    ``BackendUnavailable`` if there are none, if something hides them, or with what breaks at their import (X2).
+    """
     return _find("runtime")
 
 
@@ -152,7 +157,7 @@ def _name(status: Any, code: int) -> str | None:
 
 def _find(part: str) -> ModuleType:
     new, old, needed = _PATHS[part]
-    failures: list[Exception] = []
+    failures: list[ImportError | AttributeError] = []
     for path in (new, old):
         try:
             with warnings.catch_warnings():
@@ -160,33 +165,54 @@ def _find(part: str) -> ModuleType:
                 found = importlib.import_module(path)
             getattr(found, needed)
             return found
-        except Exception as error:  # noqa: BLE001  (a file of anybody's that is imported as 'cuda' may raise anything)
+        except (ImportError, AttributeError) as error:
             failures.append(error)
-    hidden = _hidden_by()
-    if hidden:
-        raise BackendUnavailable(
-            f"the CUDA bindings are hidden by {hidden}, which is imported as 'cuda'; rename it"
-        ) from failures[0]
-    broken = [e for e in failures if not _is_absent(e)]
-    if broken:
-        said = f"{type(broken[0]).__name__}: {broken[0]}"
-        raise BackendUnavailable(f"the CUDA bindings are installed but broken: {said}") from broken[0]
+        except (Exception, SystemExit) as error:  # a foreign file may raise anything, a script may even end
+            raise _broken(error, path) from error
+    broken = [(e, path) for e, path in zip(failures, (new, old), strict=True) if not _is_absent(e)]
+    if broken or _hidden_by():
+        first, path = broken[0] if broken else (failures[0], new)
+        raise _broken(first, path) from first
     raise BackendUnavailable(
         f"no CUDA bindings: neither {new} nor {old} can be imported; "
         "pip install 'slotline[cuda]' (cuda-bindings 12.8 or newer; cuda-python from 11.8 on serves too)"
     ) from failures[0]
 
 
-def _is_absent(error: Exception) -> bool:
+def _is_absent(error: ImportError | AttributeError) -> bool:
     """The path is not there at all, instead of failing while it is imported."""
     paths = {p for new, old, _ in _PATHS.values() for p in (new, old)} | {"cuda", "cuda.bindings"}
     return isinstance(error, ModuleNotFoundError) and error.name in paths
 
 
+def _broken(error: BaseException, path: str) -> BackendUnavailable:
+    """What is there as ``cuda`` and is not what is needed, with the file that is at fault."""
+    hidden = _hidden_by()
+    if hidden:
+        raised = "" if isinstance(error, (ImportError, AttributeError)) else f" and raises {type(error).__name__}"
+        return BackendUnavailable(
+            f"the CUDA bindings are hidden by {hidden}, which is imported as 'cuda'{raised}; rename it"
+        )
+    return BackendUnavailable(
+        f"the CUDA bindings are installed but broken: {error} ({type(error).__name__} in "
+        f"{_file_of(error, path)}); install them again"
+    )
+
+
+def _file_of(error: BaseException, path: str) -> str:
+    """The first file of somebody else's that an import ran; a syntax error runs none and names its own."""
+    ours = (__file__, importlib.__file__)
+    names = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    names = [name for name in names if name not in ours and not name.startswith("<frozen ")]
+    told = error.filename if isinstance(error, SyntaxError) else getattr(sys.modules.get(path), "__file__", None)
+    return (names or [told or path])[0]
+
+
 def _hidden_by() -> str | None:
     """A file or folder of somebody's that is imported as ``cuda`` in place of the bindings.
 
-    A folder without ``__init__.py`` hides nothing: Python looks further for more of it.
+    A folder without ``__init__.py`` hides nothing: Python looks further for more of it. One that has any of the
+    bindings' modules, as Python itself would find them, is the bindings'.
     """
     try:
         spec = importlib.util.find_spec("cuda")
@@ -196,12 +222,19 @@ def _hidden_by() -> str | None:
         return None
     if spec.submodule_search_locations is None:
         return spec.origin
-    there = [path for folder in spec.submodule_search_locations for path in Path(folder).glob("*")]
-    return None if any(_is_part(path) for path in there) else str(Path(spec.origin).parent)
+    paths = [path.partition(".")[2] for new, old, _ in _PATHS.values() for path in (new, old)]
+    holds = any(_lies_in(spec.submodule_search_locations, path) for path in paths)
+    return None if holds else str(Path(spec.origin).parent)
 
 
-def _is_part(path: Path) -> bool:
-    """The package of the new bindings, or a compiled module of the old ones; ``bindings.cpp`` is neither."""
-    if path.is_dir():
-        return path.name == "bindings" and any(path.glob("runtime*"))
-    return path.name.split(".")[0] == "cudart" and path.suffix in (".so", ".pyd", ".py")
+def _lies_in(folders: Iterable[str], path: str) -> bool:
+    """Whether Python would find the module ``path`` in one of ``folders``; nothing is imported."""
+    head, _, rest = path.partition(".")
+    for folder in folders:
+        finder = pkgutil.get_importer(folder)
+        found = None if finder is None else finder.find_spec(head)
+        if found is None:
+            continue
+        if _lies_in(found.submodule_search_locations or (), rest) if rest else found.loader is not None:
+            return True
+    return False

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import slotline.core.strided as strided
 import slotline.core.values as values
-from slotline.core import live, trust
+from slotline.core import arguments, live, trust
 from slotline.core.device import DONE, Abilities, Download, Event, Probe, TensorInfo
 from slotline.core.errors import BackendUnavailable, DeviceError, LayoutError, nearest
 from slotline.core.hooks import Hooks
@@ -25,8 +25,6 @@ from slotline.core.trust import device_work
 
 if TYPE_CHECKING:
     from slotline.core.packet import Packet
-
-DEFAULT_STAGING_BYTES = 64 << 20
 
 
 class Backend(Hooks):
@@ -43,6 +41,8 @@ class Backend(Hooks):
     priority: ClassVar[int | None] = None
     """Rank for the choice of "auto"; None: only by name (B5)."""
     frameworks: ClassVar[tuple[str, ...]] = ("numpy",)
+    device_count: ClassVar[int | None] = None
+    """How many devices there are, where it is always the same number; None: the probe asks the driver."""
     abilities: Abilities = Abilities()
 
     def __init__(
@@ -51,13 +51,13 @@ class Backend(Hooks):
         framework: str | None = None,
         vendor: str | None = None,
         device: int = 0,
-        staging_bytes: int = DEFAULT_STAGING_BYTES,
+        staging_bytes: int = arguments.DEFAULT_STAGING_BYTES,
     ) -> None:
-        self.require_framework(framework)
+        self.require_offered(framework=framework, vendor=vendor, device=device)
+        self.staging_bytes = arguments.staging_bytes(staging_bytes)
         self.framework = framework or self.frameworks[0]
-        self.vendor = (vendor if self.vendors else None) or self.vendor
+        self.vendor = vendor or self.vendor
         self.device = device
-        self.staging_bytes = staging_bytes
         self.stats = Stats()
         live.enter(self)
 
@@ -69,16 +69,32 @@ class Backend(Hooks):
         return cls.priority
 
     @classmethod
-    def require_framework(cls, framework: str | None) -> None:
-        """``BackendUnavailable`` naming the frameworks that it has; None is its own first."""
-        if framework is not None and framework not in cls.frameworks:
-            allowed = f"{', '.join(cls.frameworks)}{nearest(framework, cls.frameworks)}"
-            raise BackendUnavailable(f"backend {cls.name!r} has no framework {framework!r}, allowed: {allowed}")
+    def not_offered(cls, *, framework: str | None, vendor: str | None, device: int) -> dict[str, str]:
+        """What of these it never has, on any machine: by the argument's name, with what is allowed (C).
+
+        None stands for its own framework, and for any vendor.
+        """
+        vendors = cls.vendors or ((cls.vendor,) if cls.vendor else ())
+        out: dict[str, str] = {}
+        for key, got, known in (("framework", framework, cls.frameworks), ("vendor", vendor, vendors)):
+            if got is not None and got not in known:
+                allowed = f"{', '.join(known)}{nearest(got, known)}" if known else "none, leave it out"
+                out[key] = f"has no {key} {got!r}, allowed: {allowed}"
+        if cls.device_count is not None and not 0 <= device < cls.device_count:
+            allowed = "0" if cls.device_count == 1 else f"0 to {cls.device_count - 1}"
+            out["device"] = f"has no device {device}, allowed: {allowed}"
+        return out
+
+    @classmethod
+    def require_offered(cls, *, framework: str | None, vendor: str | None, device: int) -> None:
+        """``BackendUnavailable`` for the first of ``not_offered``."""
+        for problem in cls.not_offered(framework=framework, vendor=vendor, device=device).values():
+            raise BackendUnavailable(f"backend {cls.name!r} {problem}")
 
     @classmethod
     def ask(cls, *, framework: str | None = None, vendor: str | None = None, device: int = 0) -> Probe:
         """``probe`` that lets the device's own exceptions through, for a backend that was asked for by name (B4)."""
-        cls.require_framework(framework)
+        cls.require_offered(framework=framework, vendor=vendor, device=device)
         found = cls._probe(framework=framework, vendor=vendor, device=device)
         if not isinstance(found, Probe):
             raise TypeError(f"{cls.__name__}._probe returned {type(found).__name__}, needed: slotline.Probe")
@@ -174,10 +190,17 @@ class Backend(Hooks):
         return out
 
     def empty(self, specs: Sequence[tuple[str, tuple[int, ...], str]]) -> dict[str, Any]:
-        """New tensors by name, for each (name, shape, dtype). Their content is undefined."""
+        """New tensors by name, for each (name, shape, dtype). Their content is undefined.
+
+        ``ValueError`` for a name that stands twice or a size below 0, ``TypeError`` for a size that is no whole number.
+        """
+        checked = [(name, arguments.shape(name, shape), dtype) for name, shape, dtype in specs]
+        names = [name for name, _, _ in checked]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"tensor {twice!r} stands {names.count(twice)} times, allowed: once; give it another name")
         with device_work(self, "allocate"):
-            tensors = trust.tensors_of(self, self._allocate(specs), specs)
-        return {name: tensor for (name, _, _), tensor in zip(specs, tensors, strict=True)}
+            return dict(zip(names, trust.tensors_of(self, self._allocate(checked), checked), strict=True))
 
     def host_tensor(self, array: NDArray[Any]) -> Any:
         """``array``, contiguous, as the framework's own CPU tensor over the same memory: what a host field is (F2)."""
@@ -213,11 +236,11 @@ class Backend(Hooks):
         with device_work(self, "async_set_value"):
             return trust.event_of(self, "_set", self._set(dst, info, block, stream))
 
-    def bind(self, layout: BufferLayout, buffers: Sequence[Any]) -> Sequence[Any]:
+    def bind(self, layout: BufferLayout, buffers: Sequence[Any]) -> Any:
         """``buffers``, for ``apply``, with what the device needs to know of them found out once."""
         return buffers
 
-    def apply(self, packet: Packet, buffers: Sequence[Any], *, stream: Any = None, stats: Stats | None = None) -> Event:
+    def apply(self, packet: Packet, buffers: Any, *, stream: Any = None, stats: Stats | None = None) -> Event:
         """Write a packet into ``buffers``, the tensors of the layout's fields in order (None: not on the device).
 
         What ``bind`` gave may be passed instead: it is quicker.

@@ -17,6 +17,7 @@ from slotline.core.insert import InsertReceipt, insert_tasks
 from slotline.core.layout import BufferLayout
 from slotline.core.plan import Planner
 from slotline.core.recording import Recorder
+from slotline.core.scratch import Scratch
 from slotline.core.segments import Block, write_rows
 from slotline.core.side import Sides, SideTable
 from slotline.core.slots import SlotTable
@@ -24,6 +25,7 @@ from slotline.core.stats import Stats
 from slotline.core.stop import FinishReason
 from slotline.core.tasks import FinishTask, Request
 from slotline.core.ticket import Ticket, take_rows
+from slotline.core.usual import Usual
 
 
 class SlotBatch:
@@ -60,6 +62,7 @@ class SlotBatch:
             layout[name]
         self.buffers = Buffers(layout, backend, self.stats, adopted)
         self.planner = Planner(layout, set(adopted), chosen if only is not None else None)
+        self.scratch, self.usual = Scratch(), Usual(self)
         self.buffers.fill_all("allocate")
         backend.synchronize()  # once, so that a new batch may be used on any stream
 
@@ -208,9 +211,9 @@ class SlotBatch:
                 at = entry.occupant.request.num_prompt_tokens + step_idx[entry.epoch]
                 host = self.buffers.hosts[field.name]
                 tokens = np.array([output.tokens], host.dtype)
-                write_rows(
-                    Block(self.layout.index(field.name), np.array([slot]), at, tokens), host, field.slot_axis or 0
-                )
+                index = self.layout.index(field.name)
+                write_rows(Block(index, np.array([slot]), at, tokens), host, field.slot_axis or 0)
+                self.planner.reach.extend(index, slot, at + len(output.tokens))
         if self.recorder is not None:
             self.recorder.taken(step)
 

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from slotline.core.backend import DONE, Backend, Event
 from slotline.core.errors import LayoutError
+from slotline.core.host_buffers import HostBuffers, side_by_side
 from slotline.core.layout import BufferLayout, numpy_dtype
 from slotline.core.namespace import NUMPY, put
 from slotline.core.packet import Packet
+from slotline.core.scalars import place
 from slotline.core.standard import mtp_layout, target_layout
 from slotline.core.stats import Stats
 from slotline.core.strided import cells_apart, shadow
@@ -45,12 +47,11 @@ class Buffers:
         self.layout, self.backend, self.stats = layout, backend, stats
         self.hosts: dict[str, NDArray[Any]] = {}
         self.tensors = self._allocate(adopted)
-        self.mirrors = {f.name: self._host(f.name) for f in layout if f.residency == "mirrored"}
+        self.mirrors = self._hosts([f.name for f in layout if f.residency == "mirrored"])
         names = layout.names
         self._device = backend.bind(layout, [self.tensors[n] if layout[n].on_device else None for n in names])
-        self._host_arrays = [self.mirrors.get(n, self.hosts.get(n)) for n in names]
-        self._device_fields = {i for i, a in enumerate(self._device) if a is not None}
-        self._host_fields = {i for i, a in enumerate(self._host_arrays) if a is not None}
+        self._host = HostBuffers(layout, [self.mirrors.get(n, self.hosts.get(n)) for n in names])
+        self._on_device = [layout[n].on_device for n in names]
         self._standard = target_layout(layout.config)
         if layout.config.spec_method == "mtp":
             self._standard |= mtp_layout(layout.config)
@@ -64,8 +65,10 @@ class Buffers:
             else:
                 self.hosts[name] = self._adopted_host(name, tensor)
         self._require_apart(adopted)
-        fresh = self.backend.allocate(layout, [f.name for f in layout if f.on_device and f.name not in adopted])
-        new = {f.name: self._host(f.name) for f in layout if not f.on_device and f.name not in adopted}
+        # In the order of groups of scalars, so that their vectors may lie side by side.
+        new_fields = sorted((f for f in layout if f.name not in adopted), key=place)
+        fresh = self.backend.allocate(layout, [f.name for f in new_fields if f.on_device])
+        new = self._hosts([f.name for f in new_fields if not f.on_device])
         self.hosts |= new
         return {**fresh, **{name: self.backend.host_tensor(array) for name, array in new.items()}, **adopted}
 
@@ -94,17 +97,19 @@ class Buffers:
                     raise LayoutError(f"fields {other!r} and {name!r} cannot share memory")
             seen[name] = memory
 
-    def _host(self, name: str) -> NDArray[Any]:
-        return np.empty(self.layout.shape(name), numpy_dtype(self.layout[name].dtype))
+    def _hosts(self, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """New host arrays."""
+        specs = [(self.layout.shape(n), numpy_dtype(self.layout[n].dtype)) for n in names]
+        return dict(zip(names, side_by_side(specs), strict=True))
 
     def apply(self, packet: Packet, stream: Any) -> Event:
         """Write a packet to the device, and its host part to host fields and mirrors at once.
 
         The device first: where it fails, nothing has changed.
         """
-        device = packet.only(self._device_fields)
+        device = packet.on_device(self._on_device)
         event = self.backend.apply(device, self._device, stream=stream, stats=self.stats) if len(device) else DONE
-        packet.only(self._host_fields).apply(self._host_arrays)
+        self._host.apply(packet)
         return event
 
     def fill_all(self, operation: str) -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,54 +16,68 @@ from slotline.core.config import BatchConfig
 from slotline.core.faults import Faults
 from slotline.core.ids import Ids
 from slotline.core.layout import numpy_dtype
-from slotline.core.sampling import UNSET, SamplingParams
+from slotline.core.sampling import SamplingParams
 from slotline.core.tasks import PrefillTask
+from slotline.core.words import (
+    CUT,
+    DRAFT_LEN,
+    END,
+    FIRST_STEP,
+    HISTORY_LEN,
+    MAX_DEC_LEN,
+    NUM_BLOCKS,
+    PROMPT_LEN,
+    START,
+    Words,
+)
 
 Ints = NDArray[np.int64]
 Bad = NDArray[np.bool_]
 
 
 class Prefills:
-    """Prefill tasks as columns; every array is [n], in the order of the tasks."""
+    """Prefill tasks as columns; every array is [n], in the order of the tasks, and a view of ``words`` [n, w]."""
 
-    def __init__(self, config: BatchConfig, tasks: Sequence[PrefillTask]) -> None:
-        self.config = config
+    def __init__(self, config: BatchConfig, tasks: Sequence[PrefillTask], words: Words) -> None:
+        self.config, self.words = config, words
         self.tasks = list(tasks)
         self.requests = [t.request for t in self.tasks]
-        rows = [
-            (t.start, t.end, len(r.history), r.num_prompt_tokens, len(t.block_table), len(r.draft_token_ids))
-            for t, r in zip(self.tasks, self.requests, strict=True)
-        ]
-        table = _whole_numbers(rows)
-        self.start, self.end, self.history_len, self.prompt_len, self.table_len, self.draft_len = table
-        self.output_len = self.history_len - self.prompt_len
         self.handover = config.role == "decode"
-        self.sampling = SamplingParams.columns([r.sampling for r in self.requests])
-        limit = config.max_model_len - self.prompt_len
-        given = self.sampling["max_dec_len"]
-        self.cut: Bad = (given != UNSET) & (given > limit)
-        self.max_dec_len: Ints = np.where((given == UNSET) | self.cut, limit, given)
-        self.first_step = self._first_step_tokens()
+        self.start: Ints = words[:, START]
+        self.end: Ints = words[:, END]
+        self.history_len: Ints = words[:, HISTORY_LEN]
+        self.prompt_len: Ints = words[:, PROMPT_LEN]
 
-    def _first_step_tokens(self) -> Ints:
+    @property
+    def table_len(self) -> Ints:
+        return self.words[:, NUM_BLOCKS]
+
+    @property
+    def draft_len(self) -> Ints:
+        return self.words[:, DRAFT_LEN]
+
+    @property
+    def output_len(self) -> Ints:
+        return self.history_len - self.prompt_len
+
+    @property
+    def max_dec_len(self) -> Ints:
+        return self.words[:, MAX_DEC_LEN]
+
+    @property
+    def cut(self) -> Bad:
+        found: Bad = self.words[:, CUT] != 0
+        return found
+
+    @property
+    def first_step(self) -> Ints:
         """D2: tokens of a handed-over request's first step."""
-        if not self.handover:
-            return np.zeros_like(self.start)
-        if self.config.num_levels == 0:
-            return np.ones_like(self.start)
-        step_idx = self.output_len + 1
-        first: Ints = 1 + np.clip(self.max_dec_len - step_idx - 1, 0, 1)
-        return first
+        return self.words[:, FIRST_STEP]
 
-
-def _whole_numbers(rows: Sequence[tuple[int, ...]]) -> Ints:
-    """The columns of ``rows`` [6, n]; chunk ends beyond 64 bits are brought into range, where they still fail."""
-    try:
-        table = np.array(rows, np.int64).reshape(len(rows), 6)
-    except OverflowError:
-        far = 2**62
-        table = np.array([[max(-far, min(far, v)) for v in row] for row in rows], np.int64).reshape(len(rows), 6)
-    return np.ascontiguousarray(table.T)
+    @functools.cached_property
+    def sampling(self) -> NDArray[Any]:
+        """The sampling values as given, a record for each task."""
+        return SamplingParams.columns([r.sampling for r in self.requests])
 
 
 class PrefillChecks:

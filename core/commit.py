@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from slotline.core import result
 from slotline.core.namespace import Array, put, whole
+from slotline.core.reach import ALL, HISTORY
 from slotline.core.scan import LIMITS, history_tail, scan
 from slotline.core.stop import FinishReason
 from slotline.core.ticket import LAST, PLACE, SOURCE, TAKEN, Ticket, require_ids, require_step
@@ -40,6 +41,12 @@ WRITES = (
     "stop_match",
 )
 """The keys that a commit works on; a layout without one of them cannot be committed by slotline."""
+REACHES: Mapping[str, int | str] = {
+    **dict.fromkeys(WRITES, ALL),
+    "token_ids_all": HISTORY,
+    "input_ids": 1,
+}
+"""How many cells of a row it writes; ``commit_rows`` below says the same."""
 
 
 def commit_step(batch: SlotBatch, step: Ticket, accept_tokens: Any, accept_num: Any) -> None:
@@ -191,9 +198,9 @@ def _tell_host(batch: SlotBatch, step: Ticket, places: NDArray[np.int32]) -> Non
     """I7's launch bounds, and which chunks may be continued."""
     config = batch.config
     most = 1 + config.num_drafts if config.role != "prefill" else 0
-    for occupant in step.occupants:
-        occupant.committed = True
     now = places[PLACE, step.inside]
     lives = now >= 0
+    batch.slots.commit(step.occupants, now[lives])
     on = [last and not occupant.finished for last, occupant in zip(step.last, step.occupants, strict=True)]
     batch.slots.bound[now[lives]] = np.where(on, most, 0)[lives]
+    batch.planner.reach.grow(now[lives], config.num_drafts + 1)

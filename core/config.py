@@ -144,8 +144,8 @@ class BatchConfig:
             elif part in self._dims:
                 total += self._dims[part]
             else:
-                known = ", ".join(sorted(self._dims))
-                raise ConfigError(f"dim {dim!r} has no size here{nearest(part, self._dims)} Known names: {known}")
+                known, hint = ", ".join(sorted(self._dims)), nearest(part, self._dims) or "."
+                raise ConfigError(f"dim {dim!r} has no size here{hint} Known names: {known}")
         return total
 
 

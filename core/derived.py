@@ -48,6 +48,7 @@ def permute(batch: SlotBatch, dst: NDArray[np.intp], src: NDArray[np.intp]) -> N
 
     batch.buffers.run_on({name: name for name in axes}, run, "move", {"dst": dst, "src": src})
     batch.slots.permute(dst, src)
+    batch.planner.reach.permute(dst, src)
     batch.sides.permute(dst.tolist(), src.tolist())
 
 
@@ -65,6 +66,7 @@ def condense(batch: SlotBatch) -> list[tuple[int, int]]:
     permute(batch, dst, src)
     vacated = np.array(sorted(s for s, _ in moves), np.intp)
     batch.buffers.apply(batch.planner.clear(vacated, "condense"), None)
+    batch.planner.reach.clear(vacated)
     _record(batch, recorded.Condense())
     for s, d in moves:
         _tell_moved(batch, d, s)
@@ -87,9 +89,10 @@ def _tell_moved(batch: SlotBatch, slot: int, before: int) -> None:
 def reset(batch: SlotBatch) -> None:
     """Everything as in a new batch, in the same memory (S6). Epochs go on counting (S2)."""
     batch.buffers.fill_all("reset")  # first: where it fails, every request still owns its slot
-    gone = [(batch.slots.vacate(slot).request_id, slot) for slot, _ in list(batch.slots)]
-    for _, slot in gone:
-        batch.sides.drop(slot)
+    slots = batch.occupied
+    gone = [(o.request_id, slot) for o, slot in zip(batch.slots.vacate(slots), slots, strict=True)]
+    batch.sides.drop(slots)
+    batch.planner.reach.clear(slice(None))
     _record(batch, recorded.Reset())
     for request_id, slot in gone:
         for released in batch.sides.released:

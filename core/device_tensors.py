@@ -79,6 +79,6 @@ class DeviceTensors(ABC):
     def running(self, stream: int) -> AbstractContextManager[Any]:
         """Inside, ``stream`` is the framework's current stream and this device its default, and no gradients."""
 
-    @abstractmethod
     def namespace(self) -> Any:
-        """The array namespace (``slotline.core.namespace``); used inside ``running`` only."""
+        """The array namespace (``slotline.core.namespace``); used inside ``running`` only, if one is declared (B12)."""
+        raise NotImplementedError(f"{type(self).__name__} has no array namespace; step functions run on the host (B11)")

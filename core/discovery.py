@@ -17,6 +17,12 @@ OWN = "slotline"
 AUTO = "auto"
 RESERVED = frozenset({"cpu", "cuda", "xpu", "sim", AUTO})
 """Names that only the project's own distribution may use; ``AUTO`` is no backend's, since it means the choice (C)."""
+MEANT = {
+    "gpu": "; did you mean 'cuda'?",
+    "nvidia": "; did you mean 'cuda'?",
+    **{maker: f"; did you mean 'xpu' with vendor {maker!r} (SLOTLINE_VENDOR)?" for maker in ("kunlun", "intel")},
+}
+"""Hints for names that are tried and are far from the right ones; a plugin may still bring a backend so called."""
 UNKNOWN = "unknown"
 """The distribution of an entry point that lies in no readable metadata."""
 
@@ -142,7 +148,7 @@ def require_known(names: Iterable[str], plugins: dict[str, Plugin], where: str) 
     """``ConfigError`` naming the names that no distribution brings, and those that exist."""
     unknown = [n for n in names if n not in plugins]
     if unknown:
-        hint = nearest(unknown[0], plugins)
+        hint = MEANT.get(unknown[0]) or nearest(unknown[0], plugins) or "."
         missing = ", ".join(repr(n) for n in unknown)
         raise ConfigError(f"{where}: unknown backend {missing}{hint} Installed: {', '.join(plugins)}, or 'auto'")
 

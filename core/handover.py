@@ -19,7 +19,6 @@ from slotline.core.arrays import PackedArray
 from slotline.core.errors import Fault, LayoutError, PacketError, TaskError
 from slotline.core.ids import Ids
 from slotline.core.layout import BufferLayout
-from slotline.core.padding import strip_padding
 from slotline.core.peer import Peer, check_peer
 from slotline.core.sampling import SCALAR_KINDS, UNSET, SamplingParams
 from slotline.core.stop import FinishReason
@@ -184,10 +183,12 @@ def export_handover(batch: SlotBatch, request_id: str) -> Handover:
         hint = f"it ended here (reason {why}); answer the client and release it"
         _refuse(request_id, "finish_reason", output.finish_reason, int(FinishReason.HANDOVER), hint)
     request = occupant.request
-    stops = [strip_padding(seq) for seq in request.sampling.stop_lists]
-    number = dict(
-        zip(SCALAR_KINDS, np.frombuffer(request.sampling.packed, SamplingParams.RECORD)[0].item(), strict=True)
-    )
+    stops = () if request.sampling.lists is None else request.sampling.lists.stops
+    words = np.frombuffer(request.sampling.packed, SamplingParams.RECORD)[0].item()
+    number = {
+        name: bool(word) if kind == "bool" else word
+        for (name, kind), word in zip(SCALAR_KINDS.items(), words, strict=True)
+    }
     if number["max_dec_len"] == UNSET:
         number["max_dec_len"] = None
     return Handover(

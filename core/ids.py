@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import operator
+import struct
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,8 @@ IdsLike = Iterable[int] | NDArray[Any]
 
 EMPTY: Ids = np.empty(0, np.int64)
 EMPTY.flags.writeable = False
+_SIGNED = frozenset("bhilq")
+"""Characters of the dtypes that int64 holds whatever the values."""
 
 
 def as_ids(values: IdsLike, what: str) -> Ids:
@@ -24,15 +27,31 @@ def as_ids(values: IdsLike, what: str) -> Ids:
     ``TypeError`` (in a list True counts as 1, as everywhere in Python), ids beyond 64 bits a ``ValueError``. The
     bounds of a vocabulary are checked later, where they are known.
     """
+    if values.__class__ is tuple and not values:  # what is not given is ()
+        return EMPTY
     if isinstance(values, np.ndarray):
         ids = _from_array(values, what)
-    else:
-        ids = _from_list(values, what)
-    ids.flags.writeable = False
-    return ids
+        ids.setflags(write=False)
+        return ids
+    packed = pack_ids(values, what)
+    return np.frombuffer(packed, np.int64) if packed else EMPTY
+
+
+def pack_ids(values: IdsLike, what: str) -> bytes:
+    """``as_ids`` as the bytes of its int64."""
+    if isinstance(values, np.ndarray):
+        return _from_array(values, what).tobytes()
+    if values.__class__ is list or values.__class__ is tuple:
+        try:
+            return struct.pack(f"{len(values)}q", *values)  # half of an array.array's time
+        except struct.error:
+            pass  # what is wrong is said below
+    return _from_list(values, what).tobytes()
 
 
 def _from_array(values: NDArray[Any], what: str) -> Ids:
+    if values.ndim == 1 and values.dtype.char in _SIGNED:
+        return values.astype(np.int64)
     if values.size == 0 and values.ndim == 1:
         return EMPTY
     if values.dtype.kind not in "iu" or values.ndim != 1:
@@ -44,20 +63,21 @@ def _from_array(values: NDArray[Any], what: str) -> Ids:
     return values.astype(np.int64)
 
 
-def _from_list(values: Iterable[int], what: str) -> Ids:
+def _from_list(values: Iterable[int], what: str) -> array.array[int]:
     if isinstance(values, (str, bytes, bytearray)) or not isinstance(values, Iterable):
         raise TypeError(f"{what} is {values!r} ({type(values).__name__}), allowed: a list or an array of token ids")
     try:
-        numbers = array.array("q", values)
+        return array.array("q", values)
     except OverflowError:
         raise ValueError(f"{what} holds a number beyond 64 bits") from None
     except TypeError:
         raise TypeError(f"{what} holds something that is not a whole number") from None
-    return np.frombuffer(numbers, np.int64) if numbers else EMPTY
 
 
 def whole_number(what: str, value: Any) -> int:
     """An argument as an int; ``TypeError`` naming it for anything else, bool included."""
+    if value.__class__ is int:
+        return value
     try:
         if isinstance(value, bool):
             raise TypeError

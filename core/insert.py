@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,13 +12,16 @@ import numpy as np
 from slotline.core.backend import DONE, Event
 from slotline.core.errors import Fault, TaskError
 from slotline.core.plan import quantities
-from slotline.core.quantities import Ended, Quantities
-from slotline.core.slots import Occupant
+from slotline.core.quantities import Ended, Quantities, Span
+from slotline.core.segments import Spans
+from slotline.core.slots import Occupant, SlotTable
 from slotline.core.tasks import Task
 from slotline.core.validate import Checked, check
 
 if TYPE_CHECKING:
     from slotline.core.batch import SlotBatch
+
+_ID = attrgetter("request_id")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,36 +65,52 @@ def insert_tasks(
     writes are queued; None: the current one. Requests and tasks are read, never changed or kept waiting for: they may
     be reused when the call returns.
 
-    Raises ``TaskError``; ``TypeError`` for something that is not a task; ``DeviceError`` if the device fails.
+    Raises ``TaskError``; ``TypeError`` for something that is not a task; ``DeviceError`` if the device fails: what the
+    host knows is as before, cells on the device may be written in part; the same call again, or a reset, mends them.
     """
     if on_invalid not in ("raise", "skip"):
         raise ValueError(f"on_invalid is {on_invalid!r}, allowed: 'raise', 'skip'")
-    recorder = batch.recorder
+    recorder, table = batch.recorder, batch.slots
     if recorder is not None:
         tasks = list(tasks)
     checked = check(batch, tasks)
     if checked.faults and on_invalid == "raise":
         raise TaskError(checked.faults, checked.hints)
     takes, chunks = quantities(checked, takes=True), quantities(checked, takes=False)
-    packet = batch.planner.plan(checked, takes, chunks)
+    packet, marks = batch.planner.plan(checked, takes, chunks)
     made = batch.sides.make(takes.p.requests)
     event = batch.buffers.apply(packet, stream) if len(packet) else DONE
-    released = [_release(batch, request_id, slot) for request_id, slot in checked.releases]
-    ended = _take(batch, checked, takes)
-    _continue(batch, checked, chunks)
-    _decode(batch, checked)
+    batch.planner.note(checked, marks)
+    recorded = packet if recorder is not None else None
+    del packet, marks  # the memory, before more is taken
+    if checked.releases:
+        slots = [slot for _, slot in checked.releases]
+        table.vacate(slots)
+        batch.sides.drop(slots)
+    for group, rows in ((takes, checked.take_slots), (chunks, checked.chunk_slots)):
+        if rows:
+            _set_rows(table, rows, group)
+    ended, cut = _ended(takes), _cut(takes)
+    del takes, chunks, group
+    if checked.take_slots:
+        _take(table, checked)
+    if checked.chunk_slots:
+        _continue(table, checked)
+    if len(checked.tables.slots):
+        _decode(batch, checked)
     batch.sides.put(checked.take_slots, made)
-    if recorder is not None:
-        recorder.inserted(list(tasks), checked, packet)
-    _tell(batch, checked)
-    table = batch.slots
-    owners = [r for r in checked.named if r in table.by_id]
+    if recorder is not None and recorded is not None:
+        recorder.inserted(list(tasks), checked, recorded)
+    if batch.sides.released or batch.sides.inserted:
+        _tell(batch, checked)
+    by_id, occupants = table.by_id, table.occupants
+    owned = {r: by_id[r] for r in checked.named if r in by_id}
     return InsertReceipt(
-        slots={r: table.by_id[r] for r in owners},
-        epochs={r: table.occupant(table.by_id[r]).epoch for r in owners},
+        slots=owned,
+        epochs={r: occupants[slot].epoch for r, slot in owned.items()},  # type: ignore[union-attr]  # it is owned
         ended=ended,
-        released=tuple(sorted(released)),
-        cut=_cut(takes),
+        released=tuple(sorted([request_id for request_id, _ in checked.releases])),
+        cut=cut,
         refused=checked.faults,
         event=event,
         num_active=batch.num_active,
@@ -99,60 +119,57 @@ def insert_tasks(
     )
 
 
-def _release(batch: SlotBatch, request_id: str, slot: int) -> str:
-    batch.slots.vacate(slot)
-    batch.sides.drop(slot)
-    return request_id
+def _set_rows(table: SlotTable, slots: list[int], q: Quantities) -> None:
+    """The host's block tables and launch bounds of the rows."""
+    span, rows = q.span("block_table"), np.array(slots, np.intp)
+    assert isinstance(span, Span)
+    tail = span.length if q.takes else np.maximum(span.length, table.num_blocks[rows])
+    known = span.known if q.takes else {}
+    Spans(0, rows, span.data, span.source, np.zeros_like(span.length), span.length, tail, -1, known).write(table.blocks)
+    table.num_blocks[rows] = span.length
+    table.bound[rows] = q.launch_bound
 
 
-def _take(batch: SlotBatch, checked: Checked, takes: Quantities) -> dict[str, Ended]:
+def _take(table: SlotTable, checked: Checked) -> None:
     """Epochs go in ascending request id over all that take a slot (S1)."""
-    table, tasks, slots = batch.slots, takes.p.tasks, checked.take_slots
-    order = sorted(range(len(tasks)), key=lambda i: tasks[i].request_id)
-    bounds = takes.launch_bound.tolist()
-    decodes = takes.p.handover
-    ended = {}
-    for i in order:
-        task, slot = tasks[i], slots[i]
-        last = decodes or task.end == len(task.request.history)
-        end = task.end
-        table.take(slot, Occupant(task.request, table.next_epoch, end, last, committed=decodes))
-        table.next_epoch += 1
-        table.bound[slot] = bounds[i]
-        _set_table(table, slot, takes.tables[i])
-        fate = takes.ended[i]
-        if fate is not None:
-            ended[task.request_id] = fate
-    return ended
+    decodes, epoch = checked.takes.handover, table.next_epoch
+    occupants = [
+        Occupant(t.request, 0, t.end, decodes or t.end == len(t.request.history), committed=decodes)
+        for t in checked.takes.tasks
+    ]
+    for occupant in sorted(occupants, key=_ID) if len(occupants) > 1 else occupants:
+        occupant.epoch = epoch
+        epoch += 1
+    table.next_epoch = epoch
+    table.take(checked.take_slots, occupants)
 
 
-def _continue(batch: SlotBatch, checked: Checked, chunks: Quantities) -> None:
-    table = batch.slots
-    bounds = chunks.launch_bound.tolist()
-    for i, (task, slot) in enumerate(zip(chunks.p.tasks, checked.chunk_slots, strict=True)):
+def _continue(table: SlotTable, checked: Checked) -> None:
+    for task, slot in zip(checked.chunks.tasks, checked.chunk_slots, strict=True):
         occupant = table.occupant(slot)
         occupant.end, occupant.committed = task.end, False
         occupant.last = task.end == len(task.request.history)
-        table.bound[slot] = bounds[i]
-        _set_table(table, slot, chunks.tables[i])
-
-
-def _set_table(table: Any, slot: int, blocks: Any) -> None:
-    table.blocks[slot, : len(blocks)] = blocks
-    table.blocks[slot, len(blocks) : table.num_blocks[slot]] = -1
-    table.num_blocks[slot] = len(blocks)
+    table.to_prefill[checked.chunk_slots] = True
 
 
 def _decode(batch: SlotBatch, checked: Checked) -> None:
     table, change = batch.slots, checked.tables
-    if not len(change.slots):
-        return
-    change.spans(0, change.ids, table.blocks.shape[1], -1, whole=False).write(table.blocks)
-    table.num_blocks[change.slots] = change.first + change.length
+    cells, before = table.blocks.shape[1], table.num_blocks[change.slots].astype(np.int64)
+    change.spans(0, change.ids, cells, -1, before).write(table.blocks)
+    table.num_blocks[change.slots] = change.held
+
+
+def _ended(takes: Quantities) -> dict[str, Ended]:
+    if not takes.p.handover:
+        return {}
+    fates = zip(takes.p.tasks, takes.ended, strict=True)
+    return {task.request_id: fate for task, fate in fates if fate is not None}
 
 
 def _cut(takes: Quantities) -> dict[str, int]:
     p = takes.p
+    if all(r.sampling.max_dec_len is None for r in p.requests):
+        return {}
     return {p.tasks[i].request_id: int(p.max_dec_len[i]) for i in np.flatnonzero(p.cut).tolist()}
 
 

@@ -66,7 +66,7 @@ class BufferLayout:
     def _check_column(self, f: Field, name: str, cells: int) -> None:
         if name not in COLUMN_NAMES:
             raise LayoutError(
-                f"field {f.name!r}: unknown column {name!r}{nearest(name, COLUMN_NAMES)} "
+                f"field {f.name!r}: unknown column {name!r}{nearest(name, COLUMN_NAMES) or '.'} "
                 f"Known columns: {', '.join(sorted(COLUMN_NAMES))}"
             )
         fits = DTYPES_OF[KIND_OF.get(name, "int")]

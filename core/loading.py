@@ -71,6 +71,9 @@ def interface_problem(plugin: Plugin, found: Any) -> str:
         return f"{found.__name__}.priority is {found.priority!r}, needed: a whole number or None"
     if found.vendor is not None and not isinstance(found.vendor, str):
         return f"{found.__name__}.vendor is {found.vendor!r}, needed: a name or None"
+    count = found.device_count
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        return f"{found.__name__}.device_count is {count!r}, needed: a whole number of at least 1, or None"
     for words in ("frameworks", "vendors"):
         given = getattr(found, words)
         if not isinstance(given, tuple) or not all(isinstance(word, str) for word in given):

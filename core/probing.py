@@ -60,9 +60,6 @@ def probe_here(plugin: Plugin, options: Mapping[str, Any]) -> list[Verdict]:
     asked = options["vendor"]
     if found.vendors and asked is None:
         return [_verdict(plugin, found, {**options, "vendor": vendor}) for vendor in found.vendors]
-    if found.vendors and asked not in found.vendors:
-        reason = f"{who(plugin)} has no vendor {asked!r}, allowed: {', '.join(found.vendors)}"
-        return [Verdict(usable=False, reason=reason)]
     return [_verdict(plugin, found, options)]
 
 

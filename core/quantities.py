@@ -1,7 +1,7 @@
 """The planner's named quantities for a group of prefill tasks, each computed when a rule first asks for it.
 
-Spans are given as (payload, source, length) over all tasks; several spans share one payload, so a packet carries a
-history once although three fields take from it.
+Scalars are words of the tasks (``core.words``). Runs of tokens are taken from the requests' own arrays; several share
+one source, so a packet carries a history once although three fields take from it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotline.core.checks import Ints, Prefills
+from slotline.core.columns import SPANS
 from slotline.core.ids import EMPTY, Ids
-from slotline.core.padding import fill_block, strip_padding
+from slotline.core.padding import fill_block
+from slotline.core.runs import Source
 from slotline.core.stop import FinishReason, match_token
+from slotline.core.words import (
+    AT,
+    ENDED,
+    FINISH_REASON,
+    FIRST_DRAFTS,
+    FIRST_STEP,
+    FLOATS,
+    NUM_BLOCKS,
+    START,
+    Words,
+    floats,
+)
 
 
 class Span(NamedTuple):
@@ -25,6 +39,21 @@ class Span(NamedTuple):
     data: NDArray[Any]
     source: Ints
     length: Ints
+    known: dict[Any, Any]
+    """What segments of all these runs share, see ``Spans``."""
+
+
+class Tokens(NamedTuple):
+    """A run of each task's own piece of ``source``: where it begins in the piece [n], and how long it is [n]."""
+
+    source: Source
+    low: Ints
+    length: Ints
+
+    def of(self, rows: NDArray[np.bool_]) -> Tokens:
+        """Of some of the tasks."""
+        pieces = [piece for piece, wanted in zip(self.source.pieces, rows.tolist(), strict=True) if wanted]
+        return Tokens(Source(pieces), self.low[rows], self.length[rows])
 
 
 class Ended(NamedTuple):
@@ -42,60 +71,54 @@ class Quantities:
     """
 
     def __init__(self, prefills: Prefills, settled: Mapping[str, Ids], takes: bool) -> None:
-        self.p, self.takes = prefills, takes
-        self.tables = [settled.get(t.request_id, t.block_table) for t in prefills.tasks]
-        self.decoded = np.array([t.request_id in settled for t in prefills.tasks], bool)
-        """Decode tasks follow in this call."""
-        self.has_decodes = bool(self.decoded.any())
-        self.all_rows: NDArray[np.bool_] = np.ones(len(prefills.tasks), bool)
+        self.p, self.takes, self.settled = prefills, takes, settled
         self.config = prefills.config
-        self._scalars: dict[str, Callable[[], NDArray[Any]]] = {
-            "prompt_len": lambda: self.p.prompt_len,
-            "num_generated": lambda: self.p.output_len + self.p.handover,
-            "start": self._start,
-            "chunk_len": lambda: self.p.end - self.p.start,
-            "not_last": lambda: self.p.end < self.p.history_len,
-            "num_blocks": lambda: _lens(self.tables),
-            "num_first_step_tokens": lambda: self.first_step,
-            "num_first_step_drafts": lambda: np.maximum(self.first_step - 1, 0),
-            "ended": lambda: np.array([e is not None for e in self.ended], bool),
-            "finish_reason": lambda: np.array([e.finish_reason if e else 0 for e in self.ended], np.int64),
-            "num_bad_tokens": lambda: _lens([np.asarray(r.sampling.bad_tokens) for r in self.p.requests]),
-            "max_dec_len": lambda: self.p.max_dec_len,
-        }
-        self._spans: dict[str, Callable[[], Span]] = {
-            "history": lambda: Span(self._tokens[0], self._tokens[1], self.p.history_len + self.p.handover),
-            "chunk": lambda: self._run(self.p.start, self.p.end),
-            "shifted_chunk": lambda: self._run(self.p.start + 1, np.minimum(self.p.end + 1, self.p.history_len)),
-            "lookahead": self._lookahead,
-            "first_token": lambda: Span(
-                self._tokens[0], self._tokens[1] + self.p.history_len, np.ones_like(self.p.start)
-            ),
-            "first_step_tokens": self._first_step_tokens,
-            "block_table": lambda: concatenated(self.tables),
-            "bad_tokens": lambda: concatenated([np.asarray(r.sampling.bad_tokens) for r in self.p.requests]),
-            "stop_seqs": lambda: self._stop[0],
-            "stop_seqs_len": lambda: self._stop[1],
-            "stop_match": self._stop_match,
-            "hidden_state": self._hidden_state,
-        }
+        self.has_decodes = bool(settled) and any(t.request_id in settled for t in prefills.tasks)
         self._known: dict[str, Any] = {}
+        self._source: Source | None = None
+        self.words: Words = self._words() if self.has_decodes or self.p.handover else prefills.words
+        """[n, w], with what is only known now: the tables, and what D4 says of handed-over tokens."""
 
-    def is_scalar(self, name: str) -> bool:
-        return name not in self._spans
+    @cached_property
+    def decoded(self) -> NDArray[np.bool_]:
+        """Decode tasks follow in this call."""
+        return np.array([t.request_id in self.settled for t in self.p.tasks], bool)
+
+    @cached_property
+    def all_rows(self) -> NDArray[np.bool_]:
+        return np.ones(len(self.p.tasks), bool)
+
+    def tables(self) -> list[Ids]:
+        """Block tables, with what decode tasks behind make of them."""
+        if not self.settled:
+            return [t.block_table for t in self.p.tasks]
+        return [self.settled.get(t.request_id, t.block_table) for t in self.p.tasks]
+
+    def _words(self) -> Words:
+        words = self.p.words.copy()
+        words[:, NUM_BLOCKS] = _lens(self.tables())
+        if self.p.handover:
+            ended = np.array([e is not None for e in self.ended], bool)
+            steps = np.where(ended, 0, self.p.first_step)
+            words[:, ENDED], words[:, FIRST_STEP], words[:, FIRST_DRAFTS] = ended, steps, np.maximum(steps - 1, 0)
+            words[:, FINISH_REASON] = [e.finish_reason if e else 0 for e in self.ended]
+            words[:, START] = np.where(ended, 0, self.p.history_len)
+        return words
+
+    @staticmethod
+    def is_scalar(name: str) -> bool:
+        return name in AT
 
     def scalar(self, name: str) -> NDArray[Any]:
-        """[n]; a name that is not a quantity of its own is a sampling value."""
-        if name not in self._known:
-            make = self._scalars.get(name)
-            self._known[name] = self.p.sampling[name] if make is None else make()
-        found: NDArray[Any] = self._known[name]
-        return found
+        """[n]"""
+        words = floats(self.words) if name in FLOATS else self.words
+        column: NDArray[Any] = words[:, AT[name]]
+        return column
 
-    def span(self, name: str) -> Span:
-        if name not in self._known:
-            self._known[name] = self._spans[name]()
-        found: Span = self._known[name]
+    def span(self, name: str) -> Span | Tokens:
+        found: Span | Tokens | None = self._known.get(name)
+        if found is None:
+            found = self._known[name] = _SPANS[name](self)
         return found
 
     @cached_property
@@ -113,74 +136,88 @@ class Quantities:
             min_dec_len=params.min_dec_len,
             max_dec_len=int(self.p.max_dec_len[i]),
             ignore_eos=params.ignore_eos,
-            stop_lists=[strip_padding(seq) for seq in params.stop_lists],
+            stop_lists=() if params.lists is None else params.lists.stops,
             eos_token_ids=self.config.eos_token_ids,
         )
         return None if reason == FinishReason.NONE else Ended(int(first[0]), int(reason), match)
 
-    @cached_property
-    def first_step(self) -> Ints:
-        """D2, with 0 for a request that D4 ended."""
-        if not self.p.handover:
-            return self.p.first_step
-        steps: Ints = np.where(self.scalar("ended"), 0, self.p.first_step)
-        return steps
-
     @property
     def launch_bound(self) -> Ints:
         """Tokens of each row's next step at most (I7)."""
-        chunk: Ints = self.p.end - self.p.start
-        return self.first_step if self.p.handover else chunk
+        return self.words[:, FIRST_STEP] if self.p.handover else self.p.end - self.p.start
 
-    @cached_property
-    def _tokens(self) -> tuple[Ids, Ints]:
-        """Every task's tokens, one after another, and where each begins, seen from history[0].
+    def _tokens(self) -> Source:
+        """Every task's tokens; a continuing chunk brings only history[start : end + lookahead]."""
+        if self._source is None:
+            if self.p.handover:
+                pieces = [np.concatenate((r.history, r.draft_token_ids[:1])) for r in self.p.requests]
+            elif self.takes:
+                pieces = [r.history for r in self.p.requests]
+            else:
+                more = max(1, self.config.num_levels)
+                pieces = [t.request.history[t.start : t.end + more] for t in self.p.tasks]
+            self._source = Source(pieces)
+        return self._source
 
-        A continuing chunk brings only history[start : end + lookahead].
-        """
-        if self.p.handover:
-            lists = [x for r in self.p.requests for x in (r.history, r.draft_token_ids[:1])]
-            lens = self.p.history_len + 1
-            lows = np.zeros_like(lens)
-        elif self.takes:
-            lists, lens = [r.history for r in self.p.requests], self.p.history_len
-            lows = np.zeros_like(lens)
-        else:
-            lows = self.p.start
-            highs = np.minimum(self.p.end + max(1, self.config.num_levels), self.p.history_len)
-            lens = highs - lows
-            bounds = zip(self.p.requests, lows.tolist(), highs.tolist(), strict=True)
-            lists = [r.history[low:high] for r, low, high in bounds]
-        base = np.cumsum(lens) - lens
-        return (np.concatenate(lists) if lists else EMPTY), base - lows
+    def _run(self, low: Ints, high: Ints) -> Tokens:
+        begins = not (self.takes or self.p.handover)
+        return Tokens(self._tokens(), low - self.p.start if begins else low, high - low)
 
-    def _run(self, low: Ints, high: Ints) -> Span:
-        tokens, base = self._tokens
-        return Span(tokens, base + low, high - low)
+    def _history(self) -> Tokens:
+        length = self.p.history_len
+        return Tokens(self._tokens(), np.zeros_like(length), length + 1 if self.p.handover else length)
 
-    def _start(self) -> Ints:
-        start: Ints = self.p.start
-        return np.where(self.scalar("ended"), 0, self.p.history_len) if self.p.handover else start
+    def _chunk(self) -> Tokens:
+        return self._run(self.p.start, self.p.end)
 
-    def _lookahead(self) -> Span:
+    def _shifted_chunk(self) -> Tokens:
+        return self._run(self.p.start + 1, np.minimum(self.p.end + 1, self.p.history_len))
+
+    def _first_token(self) -> Tokens:
+        return self._run(self.p.history_len, self.p.history_len + 1)
+
+    def _block_table(self) -> Span:
+        return concatenated(self.tables(), np.dtype(np.int32))  # what is valid fits
+
+    def _bad_tokens(self) -> Span:
+        if all(r.sampling.lists is None for r in self.p.requests):
+            return self._nothing()
+        return concatenated([np.asarray(r.sampling.bad_tokens) for r in self.p.requests])
+
+    def _nothing(self) -> Span:
+        """No run for any task."""
+        if "nothing" not in self._known:
+            zeros = np.zeros(len(self.p.tasks), np.int64)
+            self._known["nothing"] = Span(EMPTY, zeros, zeros, {})
+        found: Span = self._known["nothing"]
+        return found
+
+    def _stop_seqs(self) -> Span:
+        return self._stop[0]
+
+    def _stop_seqs_len(self) -> Span:
+        return self._stop[1]
+
+    def _lookahead(self) -> Tokens:
         high = np.minimum(self.p.end + self.config.num_levels, self.p.history_len)
         return self._run(self.p.end, high)
 
     def _first_step_tokens(self) -> Span:
         if self.config.num_drafts == 0:
             return concatenated([EMPTY] * len(self.p.tasks))
-        counts = self.first_step.tolist()
+        counts = self.words[:, FIRST_STEP].tolist()
         return concatenated([r.draft_token_ids[:n] for r, n in zip(self.p.requests, counts, strict=True)])
 
     @cached_property
     def _stop(self) -> tuple[Span, Span]:
         """P3: whole blocks, for the requests that have stop sequences."""
         config = self.config
+        if all(r.sampling.lists is None for r in self.p.requests):
+            return self._nothing(), self._nothing()
         blocks, lens = [], []
         for r in self.p.requests:
-            if r.sampling.stop_lists:
-                lists = [strip_padding(seq) for seq in r.sampling.stop_lists]
-                block, sizes = fill_block(lists, config.max_stop_seqs, config.stop_seqs_max_len)
+            if r.sampling.lists is not None and r.sampling.stop_lists:
+                block, sizes = fill_block(r.sampling.lists.stops, config.max_stop_seqs, config.stop_seqs_max_len)
                 blocks.append(block.reshape(-1))
                 lens.append(sizes.astype(np.int64))
             else:
@@ -202,7 +239,14 @@ def _lens(arrays: Sequence[NDArray[Any]]) -> Ints:
     return np.array([len(a) for a in arrays], np.int64)
 
 
-def concatenated(arrays: Sequence[NDArray[Any]]) -> Span:
+def concatenated(arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any] | None = None) -> Span:
+    """The arrays one after another; in ``dtype``, which holds their values, or in their own."""
     lens = _lens(arrays)
+    if len(arrays) == 1:
+        return Span(arrays[0].astype(dtype or arrays[0].dtype, copy=False), np.zeros_like(lens), lens, {})
     full = [a for a in arrays if len(a)]
-    return Span(np.concatenate(full) if full else EMPTY, np.cumsum(lens) - lens, lens)
+    data = np.concatenate(full, dtype=dtype, casting="unsafe" if dtype else "same_kind") if full else EMPTY
+    return Span(data, np.cumsum(lens) - lens, lens, {})
+
+
+_SPANS: dict[str, Callable[[Quantities], Span | Tokens]] = {name: getattr(Quantities, "_" + name) for name in SPANS}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from slotline.core.backend import Backend
 from slotline.core.discovery import Discovery, Plugin, discover, require_known
-from slotline.core.errors import BackendUnavailable, ConfigError, nearest
+from slotline.core.errors import BackendUnavailable, ConfigError
 from slotline.core.loading import load_backend_class, require_made, said, who
 from slotline.core.probing import Verdict, probe_in_child
 from slotline.core.settings import Settings, load_settings
@@ -20,7 +20,7 @@ FALLBACK = "cpu"
 
 
 class NotOffered(ConfigError, BackendUnavailable):
-    """A setting names a framework or a vendor that the chosen backend does not have."""
+    """A setting names a framework, a vendor or a device that the chosen backend does not have."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,10 +107,12 @@ def load_backend(
     """The backend ``name``, else the one that the settings name, else the best that is usable (C).
 
     ``name``: a name, names with commas between (the first usable), or ``"auto"``: the usable accelerator of the
-    highest priority, else ``cpu``. A backend that is named is never replaced by another.
+    highest priority, else ``cpu``. A backend that is named is never replaced by another. ``framework``, ``vendor`` and
+    ``device`` hold for whatever is taken: "auto" passes over accelerators that do not have them.
 
     Raises ``BackendUnavailable`` if what was asked for cannot be used, the cause chained; ``ConfigError`` for an
-    unknown name or setting, or where two accelerators, or two vendors of one, could be meant.
+    unknown name or setting, or where two accelerators, or two vendors of one, could be meant. An error that is both
+    where the backend never has the framework, the vendor or the device.
     """
     arguments = {"backend": name, "framework": framework, "vendor": vendor, "device": device}
     settings = load_settings(arguments)
@@ -118,6 +120,9 @@ def load_backend(
     if not settings.backend:
         best = select_auto(found, settings, warn=True)
         require_known([FALLBACK], found.plugins, "slotline itself is not installed, so it has no backend")
+        if best is None and settings.vendor is not None:
+            why = f"no usable device of vendor {settings.vendor!r}; `slotline doctor` says why"
+            raise BackendUnavailable(f"{settings.source('vendor')}: {why}; leave the vendor out to take any device")
         if best is None:
             return _create(found.plugins[FALLBACK], settings)
         return _create(best.plugin, settings, best.verdict.vendor)
@@ -137,11 +142,11 @@ def load_backend(
 def _create(plugin: Plugin, settings: Settings, vendor: str | None = None) -> Backend:
     """Probe in this process, then make the object (B3, B4)."""
     found = load_backend_class(plugin)
-    if settings.framework is not None and settings.framework not in found.frameworks:
-        raise _not_offered(plugin, settings, "framework", found.frameworks)
+    options: dict[str, Any] = {"framework": settings.framework, "device": settings.device}
+    for key, problem in found.not_offered(**options, vendor=settings.vendor).items():
+        raise NotOffered(f"{settings.source(key)}: {who(plugin)} {problem}")
     try:
-        options: dict[str, Any] = {"framework": settings.framework, "device": settings.device}
-        options["vendor"] = vendor or _vendor(plugin, found, settings, options)
+        options["vendor"] = vendor or settings.vendor or _vendor(plugin, found, options)
         verdict = found.ask(**options)
         if verdict.usable:
             made = found(**options, staging_bytes=settings.staging_bytes)
@@ -154,21 +159,10 @@ def _create(plugin: Plugin, settings: Settings, vendor: str | None = None) -> Ba
     raise BackendUnavailable(f"{who(plugin)} cannot be used: {verdict.reason}")
 
 
-def _not_offered(plugin: Plugin, settings: Settings, key: str, known: tuple[str, ...]) -> NotOffered:
-    got = getattr(settings, key)
-    return NotOffered(
-        f"{settings.source(key)}: {who(plugin)} has no {key} {got!r}, allowed: {', '.join(known)}{nearest(got, known)}"
-    )
-
-
-def _vendor(plugin: Plugin, found: type[Backend], settings: Settings, options: Mapping[str, Any]) -> str | None:
-    """The vendor that is meant: the one that was named, else the only one that is usable (B6)."""
+def _vendor(plugin: Plugin, found: type[Backend], options: Mapping[str, Any]) -> str | None:
+    """The vendor that is meant where none was named: the only one that is usable (B6)."""
     if not found.vendors:
-        return settings.vendor
-    if settings.vendor is not None:
-        if settings.vendor not in found.vendors:
-            raise _not_offered(plugin, settings, "vendor", found.vendors)
-        return settings.vendor
+        return None
     verdicts = {vendor: found.probe(**options, vendor=vendor) for vendor in found.vendors}
     usable = [vendor for vendor, verdict in verdicts.items() if verdict.usable]
     if len(usable) > 1:

@@ -10,7 +10,9 @@ Cells of a row are counted in C order of the row's shape, with the slot axis tak
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +22,10 @@ from numpy.typing import NDArray
 Rows = NDArray[np.intp]
 Ints = NDArray[np.int64]
 
-_SHORT = 24
-"""Mean run below which one indexed write over all rows is faster than a slice for each row (measured: NumPy 2.4)."""
+_SHORT = 200
+"""Mean run below which one indexed write over all rows is faster than a slice for each row (measured: NumPy 2.4),"""
+_FEW = 4
+"""from this many rows on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,23 +83,75 @@ class Spans:
     tail: Ints
     """The cell behind the last that is filled after the run; the run's end: no tail."""
     fill: int | float | bool
+    known: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    """What was worked out of the rows and runs, for segments that have the same."""
 
     def write(self, cells: NDArray[Any]) -> None:
-        count = len(self.rows)
-        stop = self.first + self.length
-        if (self.tail > stop).any():
-            _fill_tails(cells, self.rows, stop, self.tail, self.fill)
-        total = int(self.length.sum())
+        known = self.known
+        if "stop" not in known:
+            known["stop"] = stop = self.first + self.length
+            known["total"] = int(self.length.sum())
+            known["tails"] = bool((self.tail > stop).any())
+        if known["tails"]:
+            _fill_tails(cells, self.rows, known["stop"], self.tail, self.fill)
+        total = known["total"]
         if not total:
             return
-        if total < _SHORT * count:
-            rows = np.repeat(self.rows, self.length)
-            run = np.arange(total) - np.repeat(np.cumsum(self.length) - self.length, self.length)
-            cells[rows, np.repeat(self.first, self.length) + run] = self.data[np.repeat(self.source, self.length) + run]
+        if len(self.rows) > _FEW and total < _SHORT * len(self.rows):
+            self._scatter(cells)
             return
         numbers = (self.rows.tolist(), self.source.tolist(), self.first.tolist(), self.length.tolist())
         for row, source, first, length in zip(*numbers, strict=True):
             cells[row, first : first + length] = self.data[source : source + length]
+
+    def _scatter(self, cells: NDArray[Any]) -> None:
+        """All runs by one indexed write."""
+        if self._is_even():
+            first, width = int(self.first[0]), int(self.length[0])
+            cells[self.rows, first : first + width] = self.data.reshape(len(self.rows), width)
+            return
+        taken = self._repeated("taken", lambda: self.source)
+        values = self.data if taken is None else self.data[taken]
+        if cells.flags.c_contiguous:
+            width = cells.shape[1]
+            into = self._repeated(width, lambda: self.rows * width + self.first)
+            cells.reshape(-1)[into] = values
+        else:
+            rows = np.repeat(self.rows, self.length)
+            cells[rows, self._repeated("cells", lambda: self.first)] = values
+
+    def _is_even(self) -> bool:
+        """The runs are of one length, begin at one cell, and follow each other in the data."""
+        if "even" not in self.known:
+            width = int(self.length[0])
+            self.known["even"] = bool(
+                width > 1
+                and len(self.data) == width * len(self.rows)
+                and (self.length == width).all()
+                and (self.first == self.first[0]).all()
+                and (self.source[1:] - self.source[:-1] == width).all()
+            )
+        found: bool = self.known["even"]
+        return found
+
+    def _repeated(self, key: Any, start: Callable[[], Ints]) -> Ints | None:
+        """The numbers of each run, which begins at ``start``, one after another; None: 0, 1, 2, ... all through."""
+        if key not in self.known:
+            before = np.cumsum(self.length) - self.length
+            begin = start()
+            if key == "taken" and len(self.data) == self.known["total"] and np.array_equal(begin, before):
+                self.known[key] = None
+            else:
+                numbers = np.repeat(begin - before, self.length)
+                numbers += counted(len(numbers))
+                self.known[key] = numbers
+        found: Ints | None = self.known[key]
+        return found
+
+    def again(self, field: int, data: NDArray[Any], fill: int | float | bool) -> Spans:
+        """The same runs and tails into another field whose rows have as many cells."""
+        runs = (self.source, self.first, self.length, self.tail)
+        return Spans(field, self.rows, data, *runs, fill, self.known)
 
     @property
     def nbytes(self) -> int:
@@ -103,6 +159,16 @@ class Spans:
 
 
 Segment = Fill | Block | Spans
+
+_counted: Ints = np.arange(1024, dtype=np.int64)
+
+
+def counted(count: int) -> Ints:
+    """0, 1, 2, ... [count]; read it only, it is used again."""
+    global _counted
+    if count > len(_counted):
+        _counted = np.arange(2 * count, dtype=np.int64)
+    return _counted[:count]
 
 
 def _fill_tails(cells: NDArray[Any], rows: Rows, stop: Ints, tail: Ints, fill: Any) -> None:

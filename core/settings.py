@@ -60,7 +60,8 @@ def load_settings(
             if key not in _READERS:
                 known = [PREFIX + k.upper() for k in _READERS] if where == PREFIX else list(_READERS)
                 got = PREFIX + key.upper() if where == PREFIX else key
-                raise ConfigError(f"unknown setting {name!r}{nearest(got, known)} Known: {', '.join(known)}")
+                hint = nearest(got, known) or "."
+                raise ConfigError(f"unknown setting {name!r}{hint} Known: {', '.join(known)}")
             values[key], sources[key] = _READERS[key](value, name), name
     return Settings(**values, sources=sources)
 

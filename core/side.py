@@ -55,9 +55,10 @@ class Sides:
             for slot, entry in zip(slots, entries, strict=True):
                 table.put(slot, entry)
 
-    def drop(self, slot: int) -> None:
+    def drop(self, slots: list[int]) -> None:
         for table in self.tables.values():
-            table.put(slot, None)
+            for slot in slots:
+                table.put(slot, None)
 
     def permute(self, dst: list[int], src: list[int]) -> None:
         for table in self.tables.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,6 +59,9 @@ class SlotTable:
         """Block table of each row, for appending and for the check of doubles."""
         self.num_blocks: NDArray[np.int32] = np.zeros(self.size, np.int32)
         self.next_epoch = 1
+        self.to_prefill: NDArray[np.bool_] = np.zeros(self.size, bool)
+        """Rows whose owner has a chunk that is not committed."""
+        self._is_free: NDArray[np.bool_] = np.ones(self.size, bool)
 
     def __iter__(self) -> Iterator[tuple[int, Occupant]]:
         return ((slot, o) for slot, o in enumerate(self.occupants) if o is not None)
@@ -80,23 +83,46 @@ class SlotTable:
         return found
 
     def free_slots(self) -> list[int]:
-        return [slot for slot, o in enumerate(self.occupants) if o is None]
+        free: list[int] = np.flatnonzero(self._is_free).tolist()
+        return free
 
-    def take(self, slot: int, occupant: Occupant) -> None:
-        self.occupants[slot] = occupant
-        self.by_id[occupant.request_id] = slot
-        self.by_epoch[occupant.epoch] = slot
+    def is_free(self, slot: int) -> bool:
+        """False too for what is no slot."""
+        return 0 <= slot < self.size and bool(self._is_free[slot])
 
-    def vacate(self, slot: int) -> Occupant:
-        """End the epoch of the slot's owner (S2)."""
-        gone = self.occupant(slot)
-        self.occupants[slot] = None
-        del self.by_id[gone.request_id]
-        del self.by_epoch[gone.epoch]
-        self.bound[slot] = 0
-        self.blocks[slot] = -1
-        self.num_blocks[slot] = 0
+    def lowest_free(self, count: int, more: list[int]) -> list[int]:
+        """At most ``count`` free slots, ascending, as if ``more`` were free too."""
+        free: list[int] = np.flatnonzero(self._is_free)[:count].tolist()
+        return sorted((*free, *more))[:count] if more else free
+
+    def take(self, slots: list[int], occupants: list[Occupant]) -> None:
+        """``occupants`` own ``slots`` from now on."""
+        for slot, occupant in zip(slots, occupants, strict=True):
+            self.occupants[slot] = occupant
+            self.by_id[occupant.request_id] = slot
+            self.by_epoch[occupant.epoch] = slot
+        self.to_prefill[slots] = not occupants[0].committed  # all of one role
+        self._is_free[slots] = False
+
+    def vacate(self, slots: list[int]) -> list[Occupant]:
+        """End the epochs of the slots' owners (S2)."""
+        gone = [self.occupant(slot) for slot in slots]
+        for slot, occupant in zip(slots, gone, strict=True):
+            self.occupants[slot] = None
+            del self.by_id[occupant.request_id]
+            del self.by_epoch[occupant.epoch]
+        self.bound[slots] = 0
+        self.to_prefill[slots] = False
+        self.blocks[slots, : self.num_blocks[slots].max(initial=0)] = -1
+        self.num_blocks[slots] = 0
+        self._is_free[slots] = True
         return gone
+
+    def commit(self, occupants: list[Occupant], now: NDArray[Any]) -> None:
+        """Their newest chunks are committed; ``now``: the rows of those that still own one."""
+        for occupant in occupants:
+            occupant.committed = True
+        self.to_prefill[now] = False
 
     def permute(self, dst: NDArray[np.intp], src: NDArray[np.intp]) -> None:
         """Row ``dst[i]`` becomes what row ``src[i]`` was; the two name the same rows."""
@@ -106,10 +132,11 @@ class SlotTable:
             if occupant is not None:
                 self.by_id[occupant.request_id] = slot
                 self.by_epoch[occupant.epoch] = slot
-        for array in (self.bound, self.blocks, self.num_blocks):
+        for array in (self.bound, self.blocks, self.num_blocks, self.to_prefill, self._is_free):
             array[dst] = array[src]
 
     @property
     def has_prefill(self) -> bool:
         """Some row of the next step has a chunk to prefill; rows in an open step do not count."""
-        return any(not o.committed and not o.in_open_step and self.bound[s] for s, o in self)
+        rows = np.flatnonzero(self.to_prefill & (self.bound > 0)).tolist()
+        return any(not self.occupant(row).in_open_step for row in rows)

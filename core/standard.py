@@ -116,7 +116,7 @@ def mtp_layout(config: BatchConfig) -> BufferLayout:
     if config.hidden_size is not None:
         fields.append(
             Field("mtp.first_token_hidden_states", (S, "hidden_size"), config.hidden_dtype, 0.0,
-                  on=_given("hidden_state"))
+                  on=_given("hidden_state"), engine_writes=True)  # the model leaves the state that a hand-over takes
         )  # fmt: skip
     if config.hybrid is not None:
         fields.append(ids("input_ids_cpu", (S, L), fill=-1, residency="host", on=_given("history")))

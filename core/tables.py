@@ -18,6 +18,9 @@ from slotline.core.tasks import DecodeTask
 if TYPE_CHECKING:
     from slotline.core.slots import SlotTable
 
+_ROWS = 128
+"""Rows whose tables are compared with new ids at once."""
+
 
 class Tables(NamedTuple):
     """What decode tasks do to block tables."""
@@ -30,14 +33,37 @@ class Tables(NamedTuple):
     """Where each row's new ids begin [n]; 0: the whole table is new."""
     length: NDArray[np.int64]
     """How many there are [n]."""
-    ids: Ids
+    held: NDArray[np.int64]
+    """How many blocks each row holds then [n]."""
+    source: NDArray[np.int64]
+    """Where each row's new ids begin in ``ids`` [n]."""
+    ids: NDArray[Any]
     """They, row after row."""
+    known: dict[Any, Any]
+    """What segments of these rows share, see ``Spans``."""
 
-    def spans(self, field: int, ids: NDArray[Any], cells: int, fill: Any, whole: bool) -> Spans:
-        """The change as a segment: ``ids`` in the field's dtype, fill behind a table that is new (or ``whole``)."""
-        source = np.cumsum(self.length) - self.length
-        tail = np.where((self.first == 0) | whole, cells, self.first + self.length)
-        return Spans(field, self.slots, ids, source, self.first, self.length, tail, fill)
+    def spans(self, field: int, ids: NDArray[Any], cells: int, fill: Any, reach: NDArray[np.int64] | None) -> Spans:
+        """The change as a segment: ``ids`` in the field's dtype, and fill behind it.
+
+        ``reach`` [n]: how far the rows may differ from the fill already; None: anywhere.
+        """
+        tail, known = self.held, self.known
+        if reach is None:
+            tail, known = np.full(len(tail), cells), {}
+        elif (reach > tail).any():
+            tail, known = np.maximum(tail, reach), {}
+        return Spans(field, self.slots, ids, self.source, self.first, self.length, tail, fill, known)
+
+
+def tables_of(
+    prefilled: dict[str, Ids],
+    slots: NDArray[np.intp],
+    first: NDArray[np.int64],
+    length: NDArray[np.int64],
+    ids: NDArray[Any],
+) -> Tables:
+    """With what follows from the rest."""
+    return Tables(prefilled, slots, first, length, first + length, np.cumsum(length) - length, ids, {})
 
 
 def settle_tables(
@@ -52,7 +78,7 @@ def settle_tables(
     settled: dict[str, Ids] = {}
     rows: list[tuple[int, int, Ids]] = []  # slot, first, ids
     simple, folded = _split(decodes, prefilled)
-    if simple and not _appends_are_good(simple, table, config, num_blocks):
+    if simple and not _good(simple, table, config, num_blocks):
         folded, simple = [*folded, *((r, [t]) for r, t in simple)], []
     for request_id, task in simple:
         slot = table.by_id[request_id]
@@ -74,7 +100,7 @@ def settle_tables(
         else:
             rows.append((slot, len(base), ids[len(base) :]))
     rows.sort(key=lambda row: row[0])
-    return Tables(
+    return tables_of(
         settled,
         np.array([slot for slot, _, _ in rows], np.intp),
         np.array([first for _, first, _ in rows], np.int64),
@@ -97,24 +123,45 @@ def _split(
     return simple, folded
 
 
-def _appends_are_good(
+def _good(
     appends: Sequence[tuple[str, DecodeTask]], table: SlotTable, config: BatchConfig, num_blocks: int | None
 ) -> bool:
-    """Whether all appended ids exist, fit and are new in their rows: the usual case, settled without a loop."""
     slots = np.array([table.by_id[r] for r, _ in appends], np.intp)
     lists = [t.new_blocks for _, t in appends if t.new_blocks is not None]
     lens = np.array([len(ids) for ids in lists], np.int64)
-    flat = np.concatenate(lists)
+    return appends_are_good(slots, lens, np.concatenate(lists), table, config, num_blocks)
+
+
+def appends_are_good(
+    slots: NDArray[np.intp],
+    lens: NDArray[np.int64],
+    flat: Ids,
+    table: SlotTable,
+    config: BatchConfig,
+    num_blocks: int | None,
+) -> bool:
+    """Whether all ids that are appended to the tables of ``slots`` exist, fit and are new in their rows."""
     top = np.iinfo(np.int32).max if num_blocks is None else num_blocks
-    if not in_range(flat, top) or (table.num_blocks[slots] + lens > config.max_blocks_per_seq).any():
+    held = table.num_blocks[slots]
+    if not in_range(flat, top) or (held + lens > config.max_blocks_per_seq).any():
         return False
-    rows = np.repeat(slots, lens)
-    real = flat != (-1 if config.null_block is None else config.null_block)
-    for part in range(0, len(flat), 4096):  # bounded memory, however many ids
-        at = slice(part, part + 4096)
-        if ((table.blocks[rows[at]] == flat[at, None]).any(axis=1) & real[at]).any():
-            return False
-    keys = ((rows << 32) | flat)[real]
+    ones = len(flat) == len(slots)
+    rows = slots if ones else np.repeat(slots, lens)
+    doubled: Any = False
+    width, narrow = int(held.max()), flat.astype(np.int32)  # of one dtype, so that comparing takes no more memory
+    for part in range(0, len(flat) if width else 0, _ROWS):  # bounded memory, however many ids
+        at = slice(part, part + _ROWS)
+        same = (table.blocks[rows[at], :width] == narrow[at, None]).any(axis=1)
+        if config.null_block is not None:
+            same &= flat[at] != config.null_block
+        doubled |= same.any()
+    if doubled:
+        return False
+    if ones:
+        return True
+    keys = (rows << 32) | flat
+    if config.null_block is not None:
+        keys = keys[flat != config.null_block]
     keys.sort()
     return not (keys[1:] == keys[:-1]).any()
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from slotline.core.ids import Ids, IdsLike, as_ids, whole_number
+from slotline.core.ids import EMPTY, Ids, IdsLike, as_ids, pack_ids, whole_number
 from slotline.core.sampling import DEFAULT, SamplingParams
 
 if TYPE_CHECKING:
@@ -99,20 +99,17 @@ class PrefillTask:
     ``block_table``: block ids [n], the whole table. ``slot``: a slot to take; None: the lowest free one (rule S1).
     """
 
-    __slots__ = ("block_table", "end", "request", "slot", "start")
+    __slots__ = ("block_table", "end", "request", "request_id", "slot", "start")
 
     def __init__(self, request: Request, start: int, end: int, block_table: IdsLike, slot: int | None = None) -> None:
         if not isinstance(request, Request):
             raise TypeError(f"request is {request!r} ({type(request).__name__}), allowed: a Request")
         self.request = request
+        self.request_id = request.request_id
         self.start = whole_number("start", start)
         self.end = whole_number("end", end)
         self.block_table: Ids = as_ids(block_table, "block_table")
         self.slot = None if slot is None else whole_number("slot", slot)
-
-    @property
-    def request_id(self) -> str:
-        return self.request.request_id
 
     def __repr__(self) -> str:
         return f"PrefillTask({self.request_id!r}, [{self.start}, {self.end}), {len(self.block_table)} blocks)"
@@ -124,14 +121,20 @@ class DecodeTask:
     Exactly one of the two is given (checked by ``insert_tasks``).
     """
 
-    __slots__ = ("block_table", "new_blocks", "request_id")
+    __slots__ = ("block_table", "packed_blocks", "request_id")
 
     def __init__(
         self, request_id: str, block_table: IdsLike | None = None, *, new_blocks: IdsLike | None = None
     ) -> None:
         self.request_id = _request_id(request_id)
         self.block_table: Ids | None = None if block_table is None else as_ids(block_table, "block_table")
-        self.new_blocks: Ids | None = None if new_blocks is None else as_ids(new_blocks, "new_blocks")
+        self.packed_blocks: bytes | None = None if new_blocks is None else pack_ids(new_blocks, "new_blocks")
+        """``new_blocks`` as the bytes of its int64: those of many tasks are joined at once."""
+
+    @property
+    def new_blocks(self) -> Ids | None:
+        packed = self.packed_blocks
+        return np.frombuffer(packed, np.int64) if packed else EMPTY if packed is not None else None
 
     def __repr__(self) -> str:
         return f"DecodeTask({self.request_id!r})"

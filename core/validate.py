@@ -68,7 +68,8 @@ class Checked:
 
 def check(batch: SlotBatch, tasks: Iterable[Task]) -> Checked:
     """Check every task; changes nothing."""
-    return _Check(batch, tasks).result
+    given, checked = list(tasks), Checked()
+    return checked if batch.usual.look(given, checked) else _Check(batch, given).result
 
 
 class _Check:
@@ -131,13 +132,13 @@ class _Check:
         chunks = self._content(known, fresh=False) + self._content(other, fresh=True)
         continuing = [t for t in (*known, *other) if self._continues(t)]
         kept = {id(t) for t in chunks}
-        return Prefills(self.config, good), Prefills(self.config, [t for t in continuing if id(t) in kept])
+        return self._columns(good), self._columns([t for t in continuing if id(t) in kept])
 
     def _content(self, tasks: list[PrefillTask], fresh: bool, named: bool = False) -> list[PrefillTask]:
         """The tasks without a fault of their own."""
         if not tasks:
             return []
-        checks = PrefillChecks(Prefills(self.config, tasks), self.faults, self.batch.num_blocks)
+        checks = PrefillChecks(self._columns(tasks), self.faults, self.batch.num_blocks)
         checks.chunk_range()
         checks.blocks()
         if fresh:
@@ -150,6 +151,9 @@ class _Check:
         if named:
             self._named_slots(checks)
         return [t for t, bad in zip(tasks, checks.bad.tolist(), strict=True) if not bad]
+
+    def _columns(self, tasks: Sequence[PrefillTask]) -> Prefills:
+        return Prefills(self.config, tasks, self.batch.planner.words.of(tasks))
 
     def _extras(self, checks: PrefillChecks, kind: str) -> None:
         layout = self.batch.layout
@@ -263,4 +267,5 @@ def _same_history(task: PrefillTask, other: Any) -> bool:
 def _arranged(prefills: Prefills, order: Sequence[int]) -> Prefills:
     if list(order) == list(range(len(prefills.tasks))):
         return prefills
-    return Prefills(prefills.config, [prefills.tasks[i] for i in order])
+    rows = list(order)
+    return Prefills(prefills.config, [prefills.tasks[i] for i in rows], prefills.words[rows])

@@ -13,7 +13,8 @@ from slotline.backends.cpu.tensors import Tensors, foreign
 from slotline.compat import numpy as compat
 from slotline.core import values
 from slotline.core.backend import DONE, Abilities, Backend, Event, Probe, TensorInfo
-from slotline.core.layout import numpy_dtype
+from slotline.core.host_buffers import HostBuffers, side_by_side
+from slotline.core.layout import BufferLayout, numpy_dtype
 from slotline.core.packet import Packet
 from slotline.core.stats import Stats
 
@@ -23,6 +24,7 @@ class CpuBackend(Backend):
 
     name = "cpu"
     frameworks = ("numpy", "torch", "paddle")
+    device_count = 1
     abilities = Abilities(packed_apply=True, array_namespace=True)
 
     def __init__(self, **options: Any) -> None:
@@ -38,7 +40,7 @@ class CpuBackend(Backend):
     def _allocate(self, specs: Sequence[tuple[str, tuple[int, ...], str]]) -> list[Any]:
         for name, _, dtype in specs:
             self._tensors.require(name, dtype)
-        return [self._tensors.wrap(np.empty(shape, numpy_dtype(dtype))) for _, shape, dtype in specs]
+        return [self._tensors.wrap(a) for a in side_by_side([(shape, numpy_dtype(dtype)) for _, shape, dtype in specs])]
 
     def _inspect(self, tensor: Any) -> TensorInfo | None:
         return self._tensors.inspect(tensor)
@@ -92,8 +94,13 @@ class CpuBackend(Backend):
     def _view(self, tensor: Any) -> NDArray[Any]:
         return self._tensors.view(tensor, self.inspect(tensor))
 
-    def _apply(self, packet: Packet, buffers: Sequence[Any], stream: Any) -> Event:
-        packet.apply([None if b is None else self._view(b) for b in buffers])
+    def bind(self, layout: BufferLayout, buffers: Sequence[Any]) -> HostBuffers:
+        """The buffers' memory as arrays, found once: a tensor keeps its memory (W8)."""
+        return HostBuffers(layout, [None if b is None else self._view(b) for b in buffers])
+
+    def _apply(self, packet: Packet, buffers: Any, stream: Any) -> Event:
+        bound = buffers if isinstance(buffers, HostBuffers) else self.bind(packet.layout, buffers)
+        bound.apply(packet)
         return DONE
 
     def _namespace(self) -> Any:

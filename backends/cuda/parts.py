@@ -36,7 +36,7 @@ def find(framework: str | None, device: int) -> Probe:
     try:
         cuda.require_driver()
     except cuda.NoDriver as error:
-        raise cuda.NoDriver("; ".join([str(error), *_also_missing(name)])) from error
+        raise cuda.NoDriver("; ".join([str(error), *_lacking(name)])) from error
     try:
         count = int(cuda.call(cuda.runtime().cudaGetDeviceCount))
         versions["bindings"] = cuda.version()
@@ -50,7 +50,7 @@ def find(framework: str | None, device: int) -> Probe:
     except BackendUnavailable as error:
         why = f"; {error}"  # none, or newer than the driver; a framework brings a runtime of its own
     if find_spec(name) is None:
-        return Probe(usable=False, reason=f"{name} is not installed; install its CUDA build{why}", versions=versions)
+        return Probe(usable=False, reason=f"{_not_installed(name)}{why}", versions=versions)
     try:
         tensors = make_tensors(name, device)
     except BackendUnavailable as error:
@@ -61,16 +61,18 @@ def find(framework: str | None, device: int) -> Probe:
     return Probe(usable=True, versions=versions, details={**details, **parts.details, "staging": staging})
 
 
-def _also_missing(framework: str) -> list[str]:
-    """What else a machine without a driver lacks, so that it is told at once; no framework is imported for it."""
-    missing: list[str] = []
+def _lacking(framework: str) -> list[str]:
+    """What is missing beside the driver, so that all can be installed at once; no framework is imported to know it."""
+    lacking = [] if find_spec(framework) is not None else [_not_installed(framework)]
     try:
         cuda.runtime()
     except BackendUnavailable as error:
-        missing.append(str(error))
-    if find_spec(framework) is None:
-        missing.append(f"{framework} is not installed; install its CUDA build")
-    return missing
+        lacking.append(str(error))
+    return lacking
+
+
+def _not_installed(framework: str) -> str:
+    return f"{framework} is not installed; install its CUDA build"
 
 
 def make_tensors(framework: str, device: int) -> DeviceTensors:

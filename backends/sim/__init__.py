@@ -33,6 +33,7 @@ class SimBackend(StreamedBackend):
 
     name = "sim"
     frameworks = ("numpy",)
+    device_count = 1
     abilities = Abilities(
         streams=True, pinned_memory=True, async_upload=True, packed_apply=True, array_namespace=True
     )  # fmt: skip
@@ -108,6 +109,13 @@ class SimBackend(StreamedBackend):
         """The last of the operations that ``late`` lets run late, for reports; empty if there is none."""
         operation = self.machine.last_late
         return operation.text() if operation is not None else ""
+
+    def finding(self, error: Exception) -> Exception:
+        """``error``, or the race behind it: what cleans up after a race runs what is queued, which may fail too."""
+        behind: BaseException | None = error
+        while behind is not None and not isinstance(behind, Race):
+            behind = behind.__context__
+        return error if behind is None else behind.with_traceback(error.__traceback__)
 
     def abandon(self) -> None:
         """Drop everything, what is still queued too; for loops that have failed."""

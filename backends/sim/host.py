@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slotline.backends.sim.tensor import SimTensor
+from slotline.core.arguments import shape as checked_shape
 from slotline.core.device import Event
 from slotline.core.layout import numpy_dtype
 from slotline.core.runtime import Copy
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class HostBuffer:
-    """What an engine stages its copies in, as long as it is held. Each use by the host is told to the detector.
+    """What an engine stages its copies in, until ``free`` or as long as it is held, by queued copies too.
+
+    Each use by the host is told to the detector. Shape and dtype: ``ValueError`` and ``LayoutError`` as for tensors.
 
     ``upload`` and ``download`` are a driver's asynchronous copies: the memory is read, or written, whenever the copy
     runs. That it is not touched before is the engine's affair.
@@ -25,7 +28,7 @@ class HostBuffer:
 
     def __init__(self, backend: SimBackend, shape: tuple[int, ...], dtype: str, name: str) -> None:
         self._backend = backend
-        kind = numpy_dtype(dtype)
+        kind, shape = numpy_dtype(dtype), checked_shape(name, shape)
         nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
         self._allocation = backend.machine.memory.allocate(nbytes, "host", f"host buffer {name!r}")
         self._array = self._allocation.array(shape, kind)
@@ -47,6 +50,14 @@ class HostBuffer:
     def download(self, tensor: SimTensor, *, stream: Any = None) -> Event:
         """Queue a copy of ``tensor``, contiguous and of the same size, into the buffer."""
         return self._copy(tensor, Copy.DEVICE_TO_HOST, stream)
+
+    def free(self) -> None:
+        """Give the memory back without waiting: a race if something queued still uses it.
+
+        Any use afterwards is a ``DeviceError``.
+        """
+        self._backend.machine.released(self._allocation.base, len(self._allocation.bytes))
+        self._allocation.freed = True
 
     def _copy(self, tensor: SimTensor, way: Copy, stream: Any) -> Event:
         info = self._backend.inspect(tensor)

@@ -154,8 +154,10 @@ class Machine:
                         )
                 run()
 
-            self.schedule.put(stream, execute)
-            self._found(race)
+            try:
+                self.schedule.put(stream, execute)
+            finally:  # what runs at once may fail because of the race, which is the thing to tell
+                self._found(race)
 
     def host_access(self, address: int, nbytes: int, *, writing: bool) -> None:
         """The host is about to touch memory of the device or page-locked memory."""

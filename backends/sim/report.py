@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
 import sys
 from pathlib import Path
 from types import CodeType, FrameType
@@ -10,8 +12,8 @@ from typing import NamedTuple
 
 from slotline.core.errors import SlotlineError
 
-_HERE = str(Path(__file__).parent)
-_PACKAGE = str(Path(__file__).parents[2])
+_HERE = str(Path(__file__).parent) + os.sep
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
 _OUTSIDE = tuple(str(Path(*parts)) for parts in (("slotline", "testing", "simulate.py"), ("_pytest", "python.py")))
 """What calls a user's loop; who calls that tells nothing."""
 _DEPTH = 24
@@ -28,7 +30,7 @@ def stack() -> Stack:
         file = frame.f_code.co_filename
         if file.endswith(_OUTSIDE):
             break
-        if not file.startswith(_HERE):
+        if not file.startswith(_HERE) and file != contextlib.__file__:
             found.append((frame.f_code, frame.f_lineno))
         frame = frame.f_back
     return tuple(found)

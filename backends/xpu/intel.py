@@ -17,17 +17,17 @@ from slotline.core.staging import staging_kind
 
 KIND = "xpu"
 """What torch calls the device."""
-NO_TORCH = "torch is not installed; install its build for Intel GPUs (torch's start page tells the command)"
 
 
 def find(device: int) -> Probe:
     """Whether an Intel GPU can be used."""
     from slotline.backends.shared.torch_tensors import require_device
 
-    missing = "" if find_spec("torch") is not None else NO_TORCH
-    require_node("an Intel GPU", ("/dev/dri", "/dev/dxg"), missing)
-    if missing:
-        return Probe(usable=False, reason=missing)
+    missing = "torch is not installed; install its build for Intel GPUs (torch's start page tells the command)"
+    lacking = missing if find_spec("torch") is None else ""
+    require_node("an Intel GPU", "/dev/dri", "/dev/dxg", lacking=lacking)
+    if lacking:
+        return Probe(usable=False, reason=lacking)
     require_device(KIND, device)
     parts = make(device)
     _, staging = staging_kind(parts.runtime)

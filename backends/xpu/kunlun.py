@@ -16,17 +16,17 @@ from slotline.core.runtime import Copy
 
 KIND = "xpu"
 """What paddle calls the device."""
-NO_PADDLE = "paddle is not installed; its build for Kunlun comes from the vendor, no public index has it"
 
 
 def find(device: int) -> Probe:
     """Whether a Kunlun XPU can be used."""
     from slotline.backends.shared.paddle_tensors import require_device
 
-    missing = "" if find_spec("paddle") is not None else NO_PADDLE
-    require_node("a Kunlun XPU", ("/dev/xpu0", "/dev/xpuctrl"), missing)
-    if missing:
-        return Probe(usable=False, reason=missing)
+    missing = "paddle is not installed; its build for Kunlun comes from the vendor, no public index has it"
+    lacking = missing if find_spec("paddle") is None else ""
+    require_node("a Kunlun XPU", "/dev/xpu0", "/dev/xpuctrl", lacking=lacking)
+    if lacking:
+        return Probe(usable=False, reason=lacking)
     require_device(KIND, device)
     parts = make(device)
     return Probe(usable=True, versions=parts.tensors.versions, details=parts.details)

@@ -174,6 +174,14 @@ def test_c81_two_distributions_with_one_name_are_an_error_with_both_origins(orde
     assert "twin-one 1.0 and twin-two 1.0" in found["text"]
 
 
+def test_c81_auto_takes_neither_imports_neither_and_says_so_once() -> None:
+    found = run(LOAD.format(""), "twin_two", "twin_one")
+    assert found["result"] == "cpu"
+    assert len(found["warnings"]) == 1
+    assert "twin-one 1.0 and twin-two 1.0" in found["warnings"][0]
+    assert not {"twin_one", "twin_two"} & set(found["modules"])
+
+
 def test_c81_one_distribution_seen_twice_counts_once() -> None:
     assert run(LOAD.format("'good'"), "good_device", "good_device")["result"] == "good"
     assert len([name for name, _ in listed("good_device", "good_device") if name == "good"]) == 1
@@ -220,7 +228,7 @@ def test_b7_a_hook_with_wrong_arguments_is_named_with_its_signature() -> None:
 def test_c_plugins_that_are_not_allowed_are_never_imported() -> None:
     env = {"SLOTLINE_ALLOWED_PLUGINS": ""}
     found = run(LOAD.format(""), "good_device", env=env)
-    assert found["result"] == "cpu"
+    assert (found["result"], found["warnings"]) == ("cpu", [])
     assert "good_device" not in found["modules"]
     named = run(LOAD.format("'good'"), "good_device", env=env)["result"]
     assert "SLOTLINE_ALLOWED_PLUGINS" in named["text"]

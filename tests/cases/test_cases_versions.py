@@ -131,18 +131,20 @@ def test_c63_c69_without_bindings_one_error_names_both_paths(tmp_path: Path) -> 
         assert part in text, text
 
 
+TOLD = """
+from slotline.core.errors import BackendUnavailable
+try:
+    cuda.runtime()
+except BackendUnavailable as error:
+    print(json.dumps([str(error), type(error.__cause__).__name__]))
+"""
+
+
 def test_x2_bindings_that_are_broken_say_what_broke(tmp_path: Path) -> None:
     folder = stub(tmp_path, "13.0.0")
     (folder / "cuda" / "bindings" / "runtime.py").write_text("import libcudart_that_is_missing\n")
-    script = """
-    from slotline.core.errors import BackendUnavailable
-    try:
-        cuda.runtime()
-    except BackendUnavailable as error:
-        print(json.dumps([str(error), type(error.__cause__).__name__]))
-    """
-    text, cause = ask(folder, script)
-    assert "installed but broken: ModuleNotFoundError: No module named 'libcudart_that_is_missing'" in text
+    text, cause = ask(folder, TOLD)
+    assert "installed but broken: No module named 'libcudart_that_is_missing'" in text
     assert cause == "ModuleNotFoundError"
 
 
@@ -154,35 +156,60 @@ def test_x2_what_hides_the_bindings_is_named(form: str, tmp_path: Path) -> None:
     hiding = here / "cuda.py" if form == "file" else here / "cuda" / "__init__.py"
     hiding.write_text("")
     path = f"{here}{os.pathsep}{tmp_path / 'site'}"
-    script = """
-    from slotline.core.errors import BackendUnavailable
-    try:
-        cuda.runtime()
-    except BackendUnavailable as error:
-        print(json.dumps(str(error)))
-    """
-    text = ask(Path(path), script)
+    text, _ = ask(Path(path), TOLD)
     assert f"hidden by {hiding if form == 'file' else here / 'cuda'}" in text
     assert "rename it" in text
 
 
-@pytest.mark.parametrize("content", ["1 +", "raise RuntimeError('mine')", "raise OSError('mine')"])
-def test_x2_what_hides_the_bindings_may_fail_in_any_way(content: str, tmp_path: Path) -> None:
+FOREIGN = {
+    "C++ sources": "bindings.cpp",
+    "a folder with a module's name": "bindings.py/readme.txt",
+    "a folder without modules": "bindings/kernels.cu",
+}
+
+
+@pytest.mark.parametrize("content", FOREIGN)
+def test_x2_a_folder_hides_the_bindings_whatever_its_files_are_called(content: str, tmp_path: Path) -> None:
     stub(tmp_path / "site", "13.0.0")
-    here = tmp_path / "here"
-    (here / "cuda").mkdir(parents=True)
-    (here / "cuda" / "__init__.py").write_text(content)
-    (here / "cuda" / "bindings.cpp").write_text("")  # a folder of CUDA sources, such as projects have
-    script = """
-    from slotline.core.errors import BackendUnavailable
-    try:
-        cuda.runtime()
-    except BackendUnavailable as error:
-        print(json.dumps([str(error), type(error.__cause__).__name__]))
-    """
-    text, cause = ask(Path(f"{here}{os.pathsep}{tmp_path / 'site'}"), script)
-    assert f"hidden by {here / 'cuda'}" in text
-    assert cause in ("SyntaxError", "RuntimeError", "OSError")
+    hiding = tmp_path / "here" / "cuda"
+    file = hiding / FOREIGN[content]
+    file.parent.mkdir(parents=True)
+    file.touch()
+    (hiding / "__init__.py").touch()
+    text, _ = ask(Path(f"{hiding.parent}{os.pathsep}{tmp_path / 'site'}"), TOLD)
+    assert f"hidden by {hiding}, which is imported as 'cuda'; rename it" in text
+
+
+RAISES = {
+    "SyntaxError": "def (",
+    "RuntimeError": "raise RuntimeError('no GPU here')",
+    "OSError": "raise OSError('libcudart.so.13: cannot open shared object file')",
+    "SystemExit": "raise SystemExit(1)",
+}
+
+
+@pytest.mark.parametrize("kind", RAISES)
+@pytest.mark.parametrize("form", ["cuda.py", "cuda/__init__.py"])
+def test_x2_what_hides_the_bindings_may_raise_anything(form: str, kind: str, tmp_path: Path) -> None:
+    stub(tmp_path / "site", "13.0.0")
+    hiding = tmp_path / "here" / form
+    hiding.parent.mkdir(parents=True)
+    hiding.write_text(RAISES[kind])
+    text, cause = ask(Path(f"{tmp_path / 'here'}{os.pathsep}{tmp_path / 'site'}"), TOLD)
+    named = hiding if form == "cuda.py" else hiding.parent
+    assert f"hidden by {named}, which is imported as 'cuda' and raises {kind}; rename it" in text
+    assert cause == kind
+
+
+@pytest.mark.parametrize("kind", RAISES)
+@pytest.mark.parametrize("path", ["bindings/runtime.py", "bindings/__init__.py", "cudart.py"])
+def test_x2_broken_bindings_may_raise_anything_and_the_file_is_named(path: str, kind: str, tmp_path: Path) -> None:
+    file = stub(tmp_path, "12.6.0" if path == "cudart.py" else "13.0.0") / "cuda" / path
+    file.write_text(RAISES[kind])
+    text, cause = ask(tmp_path, TOLD)
+    assert "installed but broken" in text
+    assert f"({kind} in {file})" in text
+    assert cause == kind
 
 
 def test_c65_results_are_unpacked(tmp_path: Path) -> None:  # X3

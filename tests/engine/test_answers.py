@@ -17,6 +17,7 @@ from examples.tiny_engine.options import Options
 from examples.tiny_engine.plain import greedy
 from examples.tiny_engine.prompts import select
 from examples.tiny_engine.split import LocalLink, PrefillSide, Split
+from frameworks import require
 from serving import models
 
 import slotline as sl
@@ -213,9 +214,11 @@ def test_a_true_handover_is_taken() -> None:
 
 
 @pytest.mark.parametrize("method", ["none", "mtp"])
-def test_the_engine_reads_nothing_from_a_torch_device_but_results(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_reads_nothing_from_torch_but_results(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """L6: neither the loop nor the drafts turn a tensor into a number; the model, written for a CPU, does."""
-    torch = pytest.importorskip("torch")
+    require("torch")
+    import torch
+
     readers: set[str] = set()
     names = ("__int__", "__bool__", "__float__", "__index__", "item", "tolist", "numpy", "__array__")
     real = {name: getattr(torch.Tensor, name) for name in names}

@@ -5,7 +5,6 @@ On a GPU: ``python -m pytest -m gpu tests``.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 import host_kernel
 import numpy as np
 import pytest
+from frameworks import lacking, require, require_cuda_build
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from packets import LAYOUT, filled, info, segments, written
@@ -28,12 +28,17 @@ from slotline.core.segments import Block, Fill, Segment
 needs_compiler = pytest.mark.skipif(host_kernel.COMPILER is None, reason="no C++ compiler is installed")
 
 
-def require(package: str) -> None:
-    """Skip, or fail where all must be there."""
-    if importlib.util.find_spec(package) is None:
-        if os.environ.get("SLOTLINE_TEST_REQUIRE_KERNELS") == "1":
-            pytest.fail(f"{package} is not installed, and SLOTLINE_TEST_REQUIRE_KERNELS=1")
-        pytest.skip(f"{package} is not installed")
+def compile_for(architecture: str) -> bytes:
+    """The kernel's code; skip, or fail where all must be there, without the bindings or nvrtc's library."""
+    require("cuda", "KERNELS")
+    from slotline.backends.cuda.apply_nvrtc import compiled
+
+    try:
+        return compiled(architecture)
+    except BackendUnavailable as error:
+        if str(error).startswith(("no nvrtc library", "no CUDA bindings")):
+            lacking(str(error), "KERNELS")
+        raise  # installed, but broken
 
 
 def check(run: Any, parts: list[Segment], loose: bool) -> None:
@@ -87,23 +92,15 @@ def test_cuda_c_over_several_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_100", "compute_80"])
 def test_cuda_c_compiles_without_a_driver(architecture: str) -> None:
-    require("cuda")
-    from slotline.backends.cuda.apply_nvrtc import compiled
-
-    try:
-        code = compiled(architecture)
-    except BackendUnavailable as error:
-        if os.environ.get("SLOTLINE_TEST_REQUIRE_KERNELS") == "1":
-            raise
-        pytest.skip(str(error))
+    code = compile_for(architecture)
     assert b"slotline_apply" in code
     assert code.startswith(b"\x7fELF") is architecture.startswith("sm_")
 
 
 def test_triton_writes_what_the_packet_writes() -> None:
     """Triton's interpreter runs the same source on the CPU, if it is told before Triton is imported: in a process."""
-    require("triton")
-    require("torch")
+    require("triton", "KERNELS")
+    require("torch", "KERNELS")
     script = Path(__file__).parents[1] / "triton_packets.py"
     env = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(script.parent)}
     done = subprocess.run(
@@ -126,6 +123,11 @@ def test_b8_random_packets_on_a_gpu(way: str) -> None:
     from slotline.backends.cuda import parts
     from slotline.backends.cuda.apply_nvrtc import NvrtcApplier
 
+    require_cuda_build("torch")
+    if way == "triton":
+        require("triton", "KERNELS")
+    elif way == "nvrtc":
+        compile_for("compute_80")
     backend: Any = sl.load_backend("cuda", framework="torch")
     torch = backend.tensors.torch
     if way == "nvrtc":

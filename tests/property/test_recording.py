@@ -104,8 +104,12 @@ def test_r_the_first_difference_is_named(tmp_path: Path) -> None:
         def _apply(self, packet: Any, buffers: Any, stream: Any) -> Any:
             done = super()._apply(packet, buffers, stream)
             if packet.operation == "insert":
-                buffers[LAYOUT.index("temperature")][0] = 9
+                self.made["temperature"][0] = 9
             return done
+
+        def allocate(self, layout: Any, names: Any) -> Any:
+            self.made = super().allocate(layout, names)
+            return self.made
 
     found = verify(written(tmp_path / "run.rec"), Wrong(framework="numpy"), backend("numpy"))
     assert (found.record, found.kind) == (1, "insert")

@@ -124,9 +124,11 @@ class Oracle:
         return found
 
 
-def run(calls: list[Call], seed: int, mode: str, scattered: bool) -> None:
+def run(calls: list[Call], seed: int, mode: str, scattered: bool, behind: int = 0) -> None:
+    """A program and its oracle, on cells ``behind`` so many bytes of the memory."""
     machine = simulated(seed, mode, collect=True).machine
-    memory = machine.memory.allocate(BYTES, "device", "the memory")
+    memory = machine.memory.allocate(BYTES + behind, "device", "the memory")
+    base = memory.base + behind
     streams = [machine.add_stream() for _ in range(STREAMS)]
     events = [machine.add_event() for _ in range(EVENTS)]
     oracle = Oracle()
@@ -135,8 +137,8 @@ def run(calls: list[Call], seed: int, mode: str, scattered: bool) -> None:
         offset, shape, strides, itemsize = cells
         if scattered and all(start % itemsize == 0 for start in (offset, *strides)):
             starts = sorted(b for b in bytes_of(cells) if b % itemsize == 0)
-            return machine.scattered(memory.base + np.array(starts, np.int64), itemsize)[0]
-        return machine.region(memory.base + offset, shape, strides, itemsize)
+            return machine.scattered(base + np.array(starts, np.int64), itemsize)[0]
+        return machine.region(base + offset, shape, strides, itemsize)
 
     for index, call in enumerate(calls):
         answer, known = False, len(machine.races)
@@ -155,7 +157,7 @@ def run(calls: list[Call], seed: int, mode: str, scattered: bool) -> None:
             machine.synchronize()
         else:
             ((offset, (nbytes,), _, _),) = call.writes or call.reads
-            machine.host_access(memory.base + offset, nbytes, writing=bool(call.writes))
+            machine.host_access(base + offset, nbytes, writing=bool(call.writes))
         wanted = oracle.call(index, call, answer)
         races = machine.races[known:]
         assert bool(races) == bool(wanted), (index, wanted, races)

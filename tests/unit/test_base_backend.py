@@ -170,6 +170,23 @@ def test_f4_an_adopted_tensor_may_be_a_view_of_a_wider_one(hostmem: sl.Backend) 
     assert digests[0] == digests[1]
 
 
+@pytest.mark.parametrize("name", ["hostmem", "cpu", "sim"])
+def test_arguments_of_a_backend_are_named(hostmem: sl.Backend, name: str) -> None:
+    made: Any = hostmem if name == "hostmem" else sl.load_backend(name)
+    kind = type(made)
+    for wrong in (-1, 0, 2.5, "4096", True, None, np.zeros(2, int), 1 << 60):
+        with pytest.raises(sl.ConfigError, match=r"staging_bytes is .*, allowed: a whole number from 1"):
+            kind(staging_bytes=wrong)
+    assert type(kind(staging_bytes=np.int64(4096)).staging_bytes) is int
+    with pytest.raises(ValueError, match=r"tensor 'x' stands 2 times, allowed: once"):
+        made.empty([("x", (2,), "int32"), ("y", (2,), "int32"), ("x", (3,), "int64")])
+    with pytest.raises(ValueError, match=r"'x' has shape \[2, -3\], allowed: whole numbers of at least 0"):
+        made.empty([("x", (2, -3), "int32")])
+    with pytest.raises(TypeError, match=r"'x' has shape \('2',\), allowed: a tuple of whole numbers"):
+        made.empty([("x", ("2",), "int32")])
+    assert made.inspect(made.empty([("x", (np.int64(2), 0), "int32")])["x"]).shape == (2, 0)
+
+
 def test_b4_an_unknown_framework_is_refused(hostmem: sl.Backend) -> None:
     with pytest.raises(sl.BackendUnavailable, match="no framework 'torch', allowed: numpy"):
         type(hostmem)(framework="torch")

@@ -88,8 +88,8 @@ def test_replay() -> None:
     assert done.stderr == ""
     report = one_line(done)
     assert list(report) == [
-        "trace", "backend", "framework", "requests", "refused", "steps", "tasks", "mismatches", "insert_us", "stats",
-        "digest",
+        "trace", "backend", "framework", "requests", "refused", "steps", "tasks", "mismatches", "insert_us", "seconds",
+        "stats", "digest",
     ]  # fmt: skip
     assert (report["requests"], report["refused"], report["mismatches"]) == (40, 0, 0)
     assert set(report["tasks"]) == {"prefill", "decode", "preempt", "abort", "finish"}

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from frameworks import backend, host
+from frameworks import backend, host, require
 
 import slotline as sl
 from slotline.core.field import DTYPES
@@ -24,8 +24,7 @@ LAYOUT = sl.target_layout(sl.BatchConfig(max_num_seqs=2, max_model_len=8, vocab_
 
 def module(name: str) -> Any:
     """The framework, or a skip."""
-    if importlib.util.find_spec(name) is None:
-        pytest.skip(f"{name} is not installed")
+    require(name)
     backend(name)  # imports it without its warnings
     return importlib.import_module(name)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from simulated import simulated
 
-from slotline.core.streamed import StreamedBackend
+from slotline.device import DeviceTensors, StreamedBackend
 
 
 @pytest.fixture
@@ -33,3 +33,8 @@ def test_b11_what_was_written_back_is_there_once_the_event_has_passed(device: An
     assert not event.is_done  # the copy back is only queued
     event.sync()
     assert np.array_equal(tensors["b"].numpy(), [2, 4, 6, 8])  # which looks without waiting: the detector would mind
+
+
+def test_b11_tensors_without_a_namespace_say_so(device: Any) -> None:
+    with pytest.raises(NotImplementedError, match="has no array namespace; step functions run on the host"):
+        DeviceTensors.namespace(device.tensors)

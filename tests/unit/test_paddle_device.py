@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from frameworks import lacking, require
 
 import slotline as sl
 from slotline.backends.xpu.xpurt import XpuRt
@@ -29,11 +30,9 @@ COMPILER = shutil.which("g++") or shutil.which("c++")
 @functools.cache
 def library() -> Path:
     """The device, compiled against the installed paddle's own header."""
-    if importlib.util.find_spec("paddle") is None or COMPILER is None:
-        missing = "paddle is not installed" if COMPILER else "no C++ compiler is installed"
-        if os.environ.get("SLOTLINE_TEST_REQUIRE_FRAMEWORKS") == "1":
-            pytest.fail(f"{missing}, and SLOTLINE_TEST_REQUIRE_FRAMEWORKS=1")
-        pytest.skip(missing)
+    require("paddle")
+    if COMPILER is None:
+        lacking("no C++ compiler is installed")
     spec = importlib.util.find_spec("paddle")
     assert spec is not None
     assert spec.origin is not None
@@ -142,11 +141,12 @@ def test_b6_xpu_without_a_vendor_is_an_error_that_names_both() -> None:
 
 
 @pytest.mark.kunlun
-def test_b8_a_real_kunlun_xpu() -> None:
+def test_b8_a_real_kunlun_xpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """``python -m pytest -m kunlun tests``"""
-    from sim_loop import Loop
+    from sim_loop import Loop, add_streams
 
+    require("paddle")
     backend: Any = sl.load_backend("xpu", vendor="kunlun")
-    type(backend).on_stream = lambda self, stream: self.tensors.running(stream)
+    add_streams(backend, monkeypatch)
     for number in range(10):
         Loop(backend, number).run()

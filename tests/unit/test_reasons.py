@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import slotline as sl
 from slotline.backends.cuda import CudaBackend, parts
-from slotline.backends.xpu import XpuBackend, intel, kunlun
+from slotline.backends.xpu import XpuBackend, intel, kunlun, nodes
 from slotline.compat import cuda
 
 
@@ -19,7 +22,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the driver's library and the device nodes were there."""
     monkeypatch.setattr(cuda, "require_driver", lambda: None)
     for module in (kunlun, intel):
-        monkeypatch.setattr(module, "require_node", lambda *names: None)
+        monkeypatch.setattr(module, "require_node", lambda *names, **lacking: None)
 
 
 def no_bindings() -> Any:
@@ -34,29 +37,66 @@ def test_c69_cuda_without_torch_and_bindings(driver: None, monkeypatch: pytest.M
     assert "no CUDA bindings" in reason
 
 
-def test_c69_without_a_driver_the_other_missing_parts_are_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_driver() -> None:
-        raise cuda.NoDriver("no CUDA driver: libcuda.so.1 cannot be loaded")
+@pytest.fixture
+def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine that has no driver, no device node, no framework and no bindings."""
 
-    monkeypatch.setattr(cuda, "require_driver", no_driver)
-    monkeypatch.setattr(cuda, "runtime", no_bindings)
-    monkeypatch.setattr(parts, "find_spec", lambda name: None)
-    said = r"no CUDA driver: .*; no CUDA bindings: .*; torch is not installed"
-    with pytest.raises(ImportError, match=said) as caught:
+    def no_library(name: str) -> Any:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", no_library)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(nodes, "Path", lambda node: SimpleNamespace(exists=lambda: False))
+    for module in (parts, kunlun, intel):
+        monkeypatch.setattr(module, "find_spec", lambda name: None)
+    for name in [name for name in sys.modules if name.split(".")[0] == "cuda"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "cuda", None)  # the import statement then says "not found"
+
+
+@pytest.mark.usefixtures("nothing")
+def test_c69_choosing_cuda_without_a_driver_names_all_that_is_missing() -> None:  # X2: package and version range
+    with pytest.raises(ImportError) as caught:
         sl.load_backend("cuda")
-    assert isinstance(caught.value, sl.BackendUnavailable)
+    for part in (
+        "no CUDA driver: ", "torch is not installed; install its CUDA build", "cuda.bindings.runtime", "cuda.cudart",
+        "slotline[cuda]", "cuda-bindings 12.8 or newer",
+    ):  # fmt: skip
+        assert part in str(caught.value)
+    assert isinstance(caught.value.__cause__, cuda.NoDriver)
 
 
-@pytest.mark.parametrize(("vendor", "framework"), [("kunlun", "paddle"), ("intel", "torch")])
-def test_b6_without_a_device_the_missing_framework_is_told_too(
-    monkeypatch: pytest.MonkeyPatch, vendor: str, framework: str
+@pytest.mark.usefixtures("nothing")
+def test_c69_the_framework_that_is_asked_for_is_the_one_that_is_missing() -> None:
+    with pytest.raises(ImportError, match="paddle is not installed; install its CUDA build"):
+        sl.load_backend("cuda", framework="paddle")
+
+
+@pytest.mark.usefixtures("nothing")
+def test_x2_what_hides_the_bindings_is_named_without_a_driver_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = {"kunlun": kunlun, "intel": intel}[vendor]
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
-    reason = XpuBackend.probe(vendor=vendor).reason
-    if reason.startswith("no sign of"):  # a machine with such a node has only the second half to tell
-        assert f"; {framework} is not installed" in reason
-    assert f"{framework} is not installed" in reason
+    (tmp_path / "cuda.py").write_text("raise OSError('a script of mine')\n")
+    monkeypatch.delitem(sys.modules, "cuda")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ImportError) as caught:
+        sl.load_backend("cuda")
+    assert "no CUDA driver: " in str(caught.value)
+    assert f"hidden by {tmp_path / 'cuda.py'}" in str(caught.value)
+
+
+@pytest.mark.usefixtures("nothing")
+@pytest.mark.parametrize(
+    ("vendor", "sign", "needed"),
+    [
+        ("kunlun", "no sign of a Kunlun XPU", "paddle is not installed"),
+        ("intel", "no sign of an Intel GPU", "torch is not installed"),
+    ],
+)
+def test_b6_xpu_without_a_device_names_the_missing_framework_too(vendor: str, sign: str, needed: str) -> None:
+    with pytest.raises(ImportError, match=sign) as caught:
+        sl.load_backend("xpu", vendor=vendor)
+    assert needed in str(caught.value)
 
 
 def test_x3_bindings_newer_than_the_driver_leave_it_to_the_framework(

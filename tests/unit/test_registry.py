@@ -108,6 +108,8 @@ class TestInterface:
             ({"frameworks": "numpy"}, "frameworks is 'numpy'"),
             ({"frameworks": ()}, "frameworks is empty"),
             ({"vendors": ["a"]}, "vendors is ['a']"),
+            ({"device_count": 0}, "device_count is 0"),
+            ({"device_count": True}, "device_count is True"),
             ({"__len__": lambda self: 0}, "has __len__"),
             ({"_write": 3}, "_write is 3"),
             ({"_read": lambda self, tensor: b""}, "cannot be called as _read(self, tensor"),
@@ -195,6 +197,15 @@ class TestVendors:
         assert "no device of kunlun" in text
         assert "no device of intel" in text
 
+    def test_b6_auto_takes_devices_of_the_vendor_only(self) -> None:
+        assert self.load("intel", SLOTLINE_VENDOR="intel") == "twovendors"
+        auto, there = NAMED.format(arguments=[]), {"SLOTLINE_TEST_VENDORS": "intel"}
+        assert child(auto, "two_vendors", "kunlun_like", **there) == "kunlunlike"
+        assert child(auto, "two_vendors", "kunlun_like", SLOTLINE_VENDOR="intel", **there) == "twovendors"
+        kinds, text, _ = self.load("kunlun", SLOTLINE_VENDOR="intel")
+        assert "BackendUnavailable" in kinds
+        assert text.startswith("SLOTLINE_VENDOR: no usable device of vendor 'intel'")
+
     def test_b6_the_vendor_is_the_object_s(self) -> None:
         code = "print(json.dumps(sl.load_backend('twovendors', vendor='intel').vendor))"
         assert child(code, "two_vendors", SLOTLINE_TEST_VENDORS="intel,kunlun") == "intel"
@@ -235,13 +246,6 @@ class TestChoice:
         with pytest.warns(RuntimeWarning, match=r"some-dist 2\.1: it burns.*using cpu") as told:
             self.choose(monkeypatch, a=absent, b=broken, c=broken)
         assert len(told) == 1
-
-
-def test_c_a_framework_that_the_backend_lacks_is_both_kinds_of_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Cpu, "frameworks", ("numpy",))
-    with pytest.raises(sl.ConfigError, match=r"argument framework.*'paddle', allowed: numpy") as caught:
-        sl.load_backend("cpu", framework="paddle")
-    assert isinstance(caught.value, sl.BackendUnavailable)
 
 
 def test_b4_what_the_maker_of_the_object_raises_is_chained(monkeypatch: pytest.MonkeyPatch) -> None:

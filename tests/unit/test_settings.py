@@ -79,7 +79,7 @@ def test_c_an_unknown_key_or_value_says_what_is_allowed(name: str, value: str, s
         (b"allowed_plugins = [1]\n", "names with commas"),
         (b"a = 'x'\nb = '\xff'\n", "line 2: not UTF-8"),
         (b"#" * (MAX_FILE_BYTES + 2), "no settings file"),
-        (b"[slotline]\nbackend = 'cpu'\n", "unknown setting"),
+        (b"[slotline]\nbackend = 'cpu'\n", "unknown setting 'slotline.toml: slotline'. Known: backend, "),
     ],
 )
 def test_c_a_bad_file_is_named_with_its_line(content: bytes, says: str, tmp_path: Path) -> None:

@@ -127,6 +127,56 @@ def test_a_host_buffer_fits_its_tensor_or_says_so() -> None:
             buffer.upload(wrong)
 
 
+def test_a_host_buffer_that_is_freed_too_early_is_a_race() -> None:
+    sim = simulated(0)
+    x, buffer = sim.empty([("x", (2,), "int32")])["x"], sim.engine.host_buffer((2,), "int32", "ids")
+    buffer.write(5)
+    event = buffer.upload(x)
+    with pytest.raises(sl.SlotlineError, match=r"(?s)race on host buffer 'ids', .*the release of the memory"):
+        buffer.free()
+    event.sync()
+    buffer.free()
+    assert x.tolist() == [5, 5]
+    for use in (buffer.read, lambda: buffer.write(0), lambda: buffer.upload(x), buffer.free):
+        with pytest.raises(sl.DeviceError, match="host buffer 'ids' was freed before"):
+            use()
+
+
+def test_a_host_buffer_that_is_dropped_stays_until_its_copy_has_run() -> None:
+    """docs/sim.md, "Limits": so dropping one is never the fault that is found."""
+    sim = simulated(0)
+    x, buffer = sim.empty([("x", (2,), "int32")])["x"], sim.engine.host_buffer((2,), "int32")
+    buffer.write(5)
+    buffer.upload(x)
+    del buffer
+    assert sim.read(x).tolist() == [5, 5]
+
+
+def test_a_tensor_whose_memory_goes_to_another_too_early_is_told_by_a_kernel() -> None:
+    """docs/sim.md, "Limits"."""
+    sim = simulated(0)
+    x = sim.empty([("x", (2,), "int32")])["x"]
+    sim.engine.read(x, stream=sim.new_stream())
+    with pytest.raises(sl.SlotlineError, match=r"(?s)race on 'x', .*kernel 'free x'"):
+        sim.engine.kernel("free x", writes=[x])
+
+
+@pytest.mark.parametrize(
+    ("shape", "error", "says"),
+    [
+        ((2, -1), ValueError, r"'ids' has shape \[2, -1\], allowed: whole numbers of at least 0"),
+        ((2.5,), TypeError, r"'ids' has shape \(2.5,\), allowed: a tuple of whole numbers"),
+        (4, TypeError, "'ids' has shape 4, allowed: a tuple"),
+    ],
+)
+def test_a_shape_that_is_none_is_named(shape: Any, error: type[Exception], says: str) -> None:
+    sim = simulated(0)
+    with pytest.raises(error, match=says):
+        sim.engine.host_buffer(shape, "int32", "ids")
+    with pytest.raises(error, match=says):
+        sim.empty([("ids", shape, "int32")])
+
+
 def test_the_current_stream_is_each_blocks_own() -> None:  # B9
     sim = simulated(0)
     x, side = sim.empty([("x", (2,), "int32")])["x"], sim.new_stream()

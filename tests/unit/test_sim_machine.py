@@ -10,6 +10,7 @@ from simulated import simulated
 
 import slotline as sl
 from slotline.backends.sim.machine import Machine
+from slotline.testing.simulate import SimulationError, simulate
 
 
 def queue(machine: Machine, did: list[Any], stream: int, name: Any) -> None:
@@ -153,6 +154,34 @@ def test_only_so_many_run_late() -> None:
     assert did == []
     queue(machine, did, 0, 2)
     assert did == [0, 1, 2]
+
+
+def test_a_race_is_told_before_the_failure_that_comes_of_it() -> None:
+    """Whether the operation fails as it is queued, or in what cleans up after the race."""
+
+    def breaks(*arrays: Any) -> None:
+        raise IndexError("on what was not there yet")
+
+    sim = simulated(0, "eager")
+    x = sim.empty([("x", (2,), "int32")])["x"]
+    sim.engine.write(x, stream=sim.new_stream())
+    with pytest.raises(sl.SlotlineError, match="race on 'x'") as caught:
+        sim.engine.kernel("early", breaks, reads=[x])
+    assert isinstance(caught.value.__context__, IndexError)
+
+    def loop(sim: Any) -> None:
+        x = sim.empty([("x", (2,), "int32")])["x"]
+        sim.engine.write(x, stream=sim.new_stream())
+        try:
+            sim.engine.kernel("early", breaks, reads=[x])
+        finally:
+            sim.synchronize()  # as slotline does before it gives memory back
+
+    with pytest.raises(SimulationError, match=r"^seed 0, mode 'late': Race: race on 'x'") as found:
+        simulate(loop, seeds=1)
+    assert "the loop was at test_sim_machine.py" in str(found.value)
+    with pytest.raises(SimulationError, match="IndexError"):
+        simulate(lambda sim: sim.engine.kernel("breaks", breaks), seeds=1)
 
 
 def test_modes_are_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -154,6 +155,25 @@ def test_a_large_ring_leaves_no_large_shadow() -> None:
     clocks = ring.shadow[0].reads
     assert clocks is not None
     assert np.count_nonzero(clocks._clocks) < size // 4
+
+
+def test_clocks_of_large_memory_are_never_copied() -> None:
+    """Not where nothing can go, since nobody waits, nor where most can: eight bytes for each byte, again and again."""
+    machine, size = Machine(0), 4 << 20
+    memory, event = machine.memory.allocate(size, "device", "x"), machine.add_event()
+    whole, row = ((size,), (1,), 1), ((1 << 16,), (1,), 1)
+    tracemalloc.start()
+    try:
+        for waits in (False, True):
+            for n in range(40):
+                cells = whole if n % 2 else row
+                machine.enqueue(0, str(n), lambda: None, writes=[machine.region(memory.base, *cells)])
+                if waits:
+                    machine.record(event, 0)
+                    machine.sync_event(event)
+        assert tracemalloc.get_traced_memory()[1] < size
+    finally:
+        tracemalloc.stop()
 
 
 def test_cells_that_are_scattered_are_those_and_no_others() -> None:

@@ -19,6 +19,7 @@ from examples.tiny_engine.model import (
     Model,
     weight_shapes,
 )
+from frameworks import require
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -175,7 +176,8 @@ def test_a_step_without_tokens_gives_zeros(model: Model) -> None:
 
 
 def test_torch_computes_the_same(model: Model) -> None:
-    torch = pytest.importorskip("torch")
+    require("torch")
+    import torch
     from examples.tiny_engine.torch_model import TorchModel
 
     class OnTorch:

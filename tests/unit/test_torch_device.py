@@ -5,7 +5,6 @@ On an Intel GPU: ``python -m pytest -m intel tests``. On a CUDA GPU: ``python -m
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from frameworks import require, require_cuda_build
 
 import slotline as sl
 
@@ -22,10 +22,7 @@ HERE = Path(__file__).parents[1]
 
 
 def run(case: str) -> Any:
-    if importlib.util.find_spec("torch") is None:
-        if os.environ.get("SLOTLINE_TEST_REQUIRE_FRAMEWORKS") == "1":
-            pytest.fail("torch is not installed, and SLOTLINE_TEST_REQUIRE_FRAMEWORKS=1")
-        pytest.skip("torch is not installed")
+    require("torch")
     devices = HERE / "devices"
     env = {**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{devices}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -74,19 +71,20 @@ def test_b9_w2_w3_w7_streams_sources_and_rounding_on_torch() -> None:
 # -- on hardware
 
 
-def gpu(**options: Any) -> Any:
-    return sl.load_backend("cuda", **options)
+def gpu(framework: str) -> Any:
+    """The device; a skip where the framework is not installed for it."""
+    require_cuda_build(framework)
+    return sl.load_backend("cuda", framework=framework)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("framework", ["torch", "paddle"])
-def test_b8_an_engines_loop_on_a_gpu(framework: str) -> None:
+def test_b8_an_engines_loop_on_a_gpu(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """``python -m pytest -m gpu tests``"""
-    pytest.importorskip(framework)
-    from sim_loop import LAYOUT, Loop
+    from sim_loop import LAYOUT, Loop, add_streams
 
-    backend = gpu(framework=framework)
-    type(backend).on_stream = lambda self, stream: self.tensors.running(stream)
+    backend = gpu(framework)
+    add_streams(backend, monkeypatch)
     for number in range(50):
         Loop(backend, number).run()
     backend.synchronize()
@@ -94,17 +92,20 @@ def test_b8_an_engines_loop_on_a_gpu(framework: str) -> None:
     batch = sl.SlotBatch(LAYOUT, backend)
     batch.stats.clear()
     sl.insert_tasks(batch, [sl.PrefillTask(sl.Request("a", [3, 4]), 0, 2, [1])])
-    assert (batch.stats["transfers"], batch.stats["kernels"], batch.stats["host_synchronisations"]) == (1, 1, 0)
+    assert (batch.stats["transfers"], batch.stats["host_synchronisations"]) == (1, 0)
+    if not backend.abilities.packed_apply:
+        pytest.skip("the loop has passed; one kernel a packet needs triton, or cuda-bindings and nvrtc")
+    assert batch.stats["kernels"] == 1
 
 
 @pytest.mark.gpu
 def test_i4_torch_sees_no_synchronisation_in_an_insertion() -> None:
     """``python -m pytest -m gpu tests``"""
-    pytest.importorskip("torch")
-    import torch
     from sim_loop import LAYOUT
 
-    batch = sl.SlotBatch(LAYOUT, gpu(framework="torch"))
+    batch = sl.SlotBatch(LAYOUT, gpu("torch"))
+    import torch
+
     sl.insert_tasks(batch, [sl.PrefillTask(sl.Request("warm", [3, 4]), 0, 2, [1])])  # compiles the kernel
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -118,11 +119,11 @@ def test_i4_torch_sees_no_synchronisation_in_an_insertion() -> None:
 @pytest.mark.gpu
 def test_w8_a_replayed_graph_sees_what_was_inserted_since() -> None:
     """``python -m pytest -m gpu tests``"""
-    pytest.importorskip("torch")
-    import torch
     from sim_loop import LAYOUT
 
-    batch = sl.SlotBatch(LAYOUT, gpu(framework="torch"))
+    batch = sl.SlotBatch(LAYOUT, gpu("torch"))
+    import torch
+
     lengths = batch["seq_lens_this_time"]
     seen = torch.zeros_like(lengths)
     graph = torch.cuda.CUDAGraph()
@@ -137,11 +138,12 @@ def test_w8_a_replayed_graph_sees_what_was_inserted_since() -> None:
 
 
 @pytest.mark.intel
-def test_b8_an_engines_loop_on_an_intel_gpu() -> None:
+def test_b8_an_engines_loop_on_an_intel_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """``python -m pytest -m intel tests``"""
-    from sim_loop import Loop
+    from sim_loop import Loop, add_streams
 
+    require("torch")
     backend: Any = sl.load_backend("xpu", vendor="intel")
-    type(backend).on_stream = lambda self, stream: self.tensors.running(stream)
+    add_streams(backend, monkeypatch)
     for number in range(50):
         Loop(backend, number).run()

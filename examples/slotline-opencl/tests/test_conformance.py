@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import pytest
 from slotline_opencl import OpenclBackend
 
-from slotline.testing.conformance import BackendConformance
+from slotline.testing.conformance import BackendConformance, NewBackend
 
 
 class TestOpencl(BackendConformance):
-    known_failures: ClassVar[dict[str, str]] = {}
-
-    @pytest.fixture(scope="class")
-    def new_backend(self) -> type[OpenclBackend]:
+    @pytest.fixture
+    def new_backend(self) -> NewBackend:
         return OpenclBackend

@@ -16,7 +16,7 @@ from slotline_opencl import OpenclBackend
 from slotline_opencl.tensor import OpenclTensor
 
 from slotline.core import values
-from slotline.core.field import DTYPES
+from slotline.device import DTYPES
 
 
 def upload(backend: OpenclBackend, array: NDArray[Any]) -> OpenclTensor:

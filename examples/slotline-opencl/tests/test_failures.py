@@ -10,7 +10,7 @@ from slotline_opencl import OpenclBackend, kernels
 from slotline_opencl.failures import failed, native
 
 import slotline as sl
-from slotline.core.runtime import Copy
+from slotline.device import Copy
 
 
 def test_w9_a_code_of_the_standard_has_its_name_and_an_unknown_one_its_number() -> None:

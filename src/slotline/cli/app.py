@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from slotline.cli import conformance, doctor, layout, new_backend, replay
+from slotline.cli import bench, conformance, doctor, layout, new_backend, replay
 from slotline.cli.console import complain
 from slotline.cli.packets import packets
 from slotline.core.errors import DeviceError, SlotlineError, TaskError
@@ -35,7 +35,7 @@ def _flowing(doc: str | None) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (doc or "").split("\n\n"))
 
 
-COMMANDS = (doctor.doctor, layout.layout, replay.replay, conformance.conformance, new_backend.new_backend)
+COMMANDS = (doctor.doctor, layout.layout, replay.replay, bench.bench, conformance.conformance, new_backend.new_backend)
 for _command in COMMANDS:
     app.command(_command.__name__.replace("_", "-"), help=_flowing(_command.__doc__))(_command)
 

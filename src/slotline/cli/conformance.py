@@ -116,10 +116,15 @@ def _show(found: dict[str, Any]) -> None:
     table.add_column("verdict", no_wrap=True)
     table.add_column("what it is about", overflow="fold")
     for name, verdict in found["rules"].items():
-        why = f" ({'; '.join(found['skip_reasons'].get(name, []))})" if verdict == "skip" else ""
-        table.add_row(name, Text(verdict, style=STYLES[verdict]), f"{RULES[name].title}{why}")
+        table.add_row(name, Text(verdict, style=STYLES[verdict]), RULES[name].title)
     out = console.out()
     out.print(table)
+    skipped: dict[str, list[str]] = {}
+    for name, reasons in found["skip_reasons"].items():
+        for reason in reasons:
+            skipped.setdefault(reason, []).append(name)
+    for reason, names in skipped.items():
+        out.print(Text(f"skipped of {', '.join(names)}: {reason}"), soft_wrap=True)
     for failure in found["failures"]:
         names = failure["rules"]
         out.print(Text(f"\n{' '.join(names)}: {failure['test']}", style="bold red"))

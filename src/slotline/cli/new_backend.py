@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import keyword
 import os
-import shutil
-import sys
+import re
+import shlex
 import tempfile
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 from typing import Annotated
@@ -20,6 +21,7 @@ from slotline.cli.options import Json
 from slotline.core.discovery import RESERVED, discover
 from slotline.core.errors import ConfigError
 
+LONGEST_NAME = 40
 FILES = {
     "pyproject.toml": "pyproject.toml",
     "README.md": "README.md",
@@ -46,13 +48,13 @@ def new_backend(
 
     Example: [bold]slotline new-backend mydevice slotline-mydevice[/bold]
     """
-    _check(name)
     names = {
         "name": name,
         "distribution": f"slotline-{name.replace('_', '-')}",
         "module": f"slotline_{name}",
         "class_name": "".join(part.capitalize() for part in name.split("_")) + "Backend",
     }
+    _check(name, names)
     written = _write(folder, names)
     if as_json:
         console.print_json({"name": name, "folder": str(folder), "files": written})
@@ -60,55 +62,56 @@ def new_backend(
     out = console.out()
     for path in written:
         out.print(Text(str(folder / path)), soft_wrap=True)
-    shown = f"'{folder}'" if " " in str(folder) else str(folder)
-    out.print(Text(f"\nnext:\n  pip install -e '{folder}[test]'\n  slotline doctor\n  slotline conformance {name}"))
-    out.print(Text(f"then edit {shown}/src/{names['module']}/backend.py"), soft_wrap=True)
+    install = shlex.join(["pip", "install", "-e", f"{folder}[test]"])
+    out.print(Text(f"\nnext:\n  {install}\n  slotline doctor\n  slotline conformance {name}"), soft_wrap=True)
+    out.print(Text(f"then edit {folder / 'src' / names['module'] / 'backend.py'}"), soft_wrap=True)
 
 
-def _check(name: str) -> None:
-    if not (name.isidentifier() and name.isascii() and name == name.lower() and not name.startswith("_")):
-        hint = name.lower().replace("-", "_").replace(" ", "_")
-        good = f"; did you mean {hint!r}?" if hint != name and hint.isidentifier() and hint.isascii() else ""
-        raise ConfigError(f"NAME is {name!r}, allowed: lower-case letters, digits and _, a letter first{good}")
+def _check(name: str, names: dict[str, str]) -> None:
+    """``ConfigError`` for a name that no backend can have, or that something installed has."""
+    if not re.fullmatch("[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or len(name) > LONGEST_NAME:
+        guess = re.sub("[^a-z0-9]+", "_", name.lower()).strip("_")[:LONGEST_NAME].rstrip("_")
+        hint = f"; did you mean {guess!r}?" if re.match("[a-z]", guess) and guess != name else ""
+        allowed = f"lower-case letters, digits and single _ between them, a letter first, {LONGEST_NAME} at most"
+        raise ConfigError(f"NAME is {name!r}, allowed: {allowed}{hint}")
     if keyword.iskeyword(name) or name in RESERVED:
         why = "a word of Python" if keyword.iskeyword(name) else "reserved for slotline itself"
         raise ConfigError(f"NAME is {name!r}, which is {why}; choose another")
     plugin = discover().plugins.get(name)
     if plugin is not None:
         raise ConfigError(f"NAME is {name!r}, which {plugin.origin} brings already; choose another, or uninstall it")
+    if find_spec(names["module"]) is not None:
+        what = f"the module {names['module']}"
+        raise ConfigError(f"NAME is {name!r}, but {what} is installed already; choose another, or uninstall it")
 
 
 def _write(folder: Path, names: dict[str, str]) -> list[str]:
-    """The whole project or nothing: it is made beside its place and moved there."""
+    """The whole project or nothing: it is made beside its place and moved there in one step."""
+    place = Path(os.path.realpath(folder))  # a link's end; and a relative path means the same until all is done
     try:
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise ConfigError(f"DIR {folder} is there and not an empty folder; choose a new one, nothing was written")
-        parent = folder.absolute().parent
-        if not parent.is_dir():
-            raise ConfigError(f"DIR {folder}: there is no folder {parent}; make it first")
-        templates = files("slotline.cli") / "templates"
-        made = Path(tempfile.mkdtemp(prefix=".slotline-new-", dir=parent))
-        try:
+        _require_free(folder, place)
+        with tempfile.TemporaryDirectory(
+            prefix=".slotline-new-", dir=place.parent, ignore_cleanup_errors=True
+        ) as beside:
+            made = Path(beside, "project")
             for pattern, template in FILES.items():
                 path = made / pattern.format(**names)
                 path.parent.mkdir(parents=True, exist_ok=True)
-                source = (templates / f"{template}.template").read_text("utf-8") if template else ""
-                path.write_text(Template(source).substitute(names), "utf-8")
-            made.chmod(0o777 & ~_umask())
-            if folder.exists():
-                folder.rmdir()
-            os.replace(made, folder)
-        except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
-            raise
+                path.write_text(Template(_text(template)).substitute(names), "utf-8")
+            made.replace(place)  # takes the place of an empty folder, and of nothing else
     except OSError as error:
         raise ConfigError(f"DIR {folder}: {error.strerror or error}; nothing was written") from error
     return [pattern.format(**names) for pattern in FILES]
 
 
-def _umask() -> int:
-    if sys.platform == "win32":
-        return 0
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _require_free(folder: Path, place: Path) -> None:
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise ConfigError(f"DIR {folder} is there and not an empty folder; choose a new one, nothing was written")
+    if place.exists() and place.samefile(Path.cwd()):
+        raise ConfigError(f"DIR {folder} is the folder that you are in; choose a new one, nothing was written")
+    if not place.parent.is_dir():
+        raise ConfigError(f"DIR {folder}: there is no folder {place.parent}; make it first")
+
+
+def _text(template: str) -> str:
+    return (files("slotline.cli") / "templates" / f"{template}.template").read_text("utf-8") if template else ""

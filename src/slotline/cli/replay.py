@@ -16,6 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from slotline.bench.html import require_plots
+from slotline.bench.reports import replay_page
 from slotline.cli import console
 from slotline.cli.options import (
     BlockSize,
@@ -102,6 +104,12 @@ def replay(
             rich_help_panel=CHECKS,
         ),
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(
+            help="Also write a page with plots: slots in use, time per insertion, bytes per step.", metavar="FILE.html"
+        ),
+    ] = None,
     redact: Annotated[bool, typer.Option(help="Hide the token ids in the recording.", rich_help_panel=CHECKS)] = True,
     backend: Annotated[str | None, typer.Option(help="Backend by name. (default: the settings, else auto)")] = None,
     framework: Annotated[
@@ -157,20 +165,25 @@ def replay(
         verify=verify,
         order_seed=order_seed,
         seed=seed,
+        series=report is not None,
         record=record,
         redact=redact,
     )
     roles = ("prefill", "decode") if options.split else ("mixed",)
     require_memory([replay_layout(replace(config, role=role)) for role in roles], copies=1 + options.verify)
+    if report is not None:
+        require_plots()
     device = load_backend(backend, framework=framework)
     rows, total = _rows(trace, synthetic_requests, limit, seed)
     with _progress(total) as progress:
         result = run_replay(rows, config, device, options, progress)
-    report = _report(f"synthetic:{synthetic_requests}" if trace is None else str(trace), device, result)
+    told = _report(f"synthetic:{synthetic_requests}" if trace is None else str(trace), device, result)
+    if report is not None:
+        replay_page(told, result.series, report)
     if as_json:
-        console.print_json(report)
+        console.print_json(told)
     else:
-        _show(report, result, verify)
+        _show(told, result, verify)
     if result.mismatch is not None:
         m = result.mismatch
         at = f", cell {m.cell}" if m.cell is not None else ""
@@ -216,6 +229,7 @@ def _report(trace: str, backend: Backend, result: ReplayResult) -> dict[str, Any
         "tasks": result.tasks,
         "mismatches": result.mismatches,
         "insert_us": result.insert_us,
+        "seconds": result.seconds,
         "stats": result.stats,
         "digest": result.digest,
     }

@@ -8,6 +8,7 @@ committed step's result. So releases, preemptions and moves meet open steps all 
 from __future__ import annotations
 
 import hashlib
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -53,6 +54,8 @@ class ReplayOptions:
     verify: bool = False
     order_seed: int | None = None
     seed: int = 0
+    series: bool = False
+    """Note slots in use, times and bytes of each iteration, for plots."""
     record: Path | None = None
     """Write a recording there; one batch only."""
     redact: bool = True
@@ -79,6 +82,10 @@ class ReplayResult:
     insert_us: dict[str, float]
     stats: dict[str, int]
     digest: str
+    seconds: dict[str, float]
+    """Of the whole run, and of it what slotline's own calls took."""
+    series: dict[str, list[float]]
+    """By iteration, with ``ReplayOptions.series``: slots in use, microseconds of insertion, bytes sent."""
 
 
 def replay_layout(config: BatchConfig) -> BufferLayout:
@@ -120,6 +127,7 @@ class _Replay:
         self.progress = progress or (lambda done: None)
         self.workload = Workload(rows, config, options.seed, options.abort_rate)
         self.mismatch: Mismatch | None = None
+        self.series: dict[str, list[float]] = {}
         self.checked = self.iterations = 0
         model = StandIn(options.acceptance)
         self.loops: list[_Loop] = []
@@ -144,11 +152,14 @@ class _Replay:
         return Scheduler(config, config.num_blocks, self.workload.next, self._end)
 
     def run(self) -> ReplayResult:
+        start = time.perf_counter()
         try:
             with self._recorded():
                 self._run()
         except Difference as difference:
             self.mismatch = difference.mismatch
+        seconds = sum((Counter(loop.side.seconds) for loop in self.loops), Counter[str]())
+        seconds["all"] = time.perf_counter() - start  # type: ignore[assignment]
         insert_us = [us for loop in self.loops for us in loop.side.insert_us] or [0.0]
         tasks = sum((loop.scheduler.counts for loop in self.loops), Counter[str]())
         stats = sum((Counter(loop.side.batch.stats.as_dict()) for loop in self.loops), Counter[str]())
@@ -163,6 +174,8 @@ class _Replay:
             insert_us={f"p{p}": round(float(np.percentile(insert_us, p)), 1) for p in (50, 90, 99)},
             stats={name: stats[name] for name in self.loops[0].side.batch.stats.as_dict()},
             digest=self._digest(),
+            seconds={name: round(took, 6) for name, took in seconds.items()},
+            series=self.series,
         )
 
     def _recorded(self) -> AbstractContextManager[Any]:
@@ -177,6 +190,8 @@ class _Replay:
         quiet = 0
         while True:
             busy = [loop.turn(self.iterations) for loop in self.loops]
+            if self.options.series:
+                self._note_series()
             self.iterations += 1
             self.progress(self.checked)
             if not any(busy) and all(loop.scheduler.is_idle for loop in self.loops):
@@ -186,6 +201,16 @@ class _Replay:
                 raise RuntimeError("the scheduler makes no progress; this is a bug of the replay")
         if self.checked != self.workload.accepted:
             raise Difference(Mismatch("requests", None, None, None, self.workload.accepted, self.checked))
+
+    def _note_series(self) -> None:
+        batches = [loop.side.batch for loop in self.loops]
+        inserted = sum(sum(loop.side.insert_us) for loop in self.loops)
+        for name, value in (
+            ("slots", sum(len(batch.occupied) for batch in batches)),
+            ("insert_us", inserted),
+            ("bytes", sum(batch.stats["bytes"] for batch in batches)),
+        ):
+            self.series.setdefault(name, []).append(float(value))
 
     def _end(self, sequence: Sequence, out: Output | None) -> None:
         if out is not None and out.finish_reason == FinishReason.HANDOVER:

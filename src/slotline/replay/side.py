@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import random
 import time
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,6 +26,8 @@ from slotline.core.tasks import Task
 from slotline.replay.model import StandIn, StepResult
 from slotline.replay.packing import differs, packed_level, packed_step
 from slotline.testing.reference import Mismatch, ReferenceBatch
+
+T = TypeVar("T")
 
 DIGEST_EVERY = 64
 _RECEIPT = ("slots", "epochs", "ended", "released", "cut", "num_active", "has_prefill", "launch_tokens")
@@ -60,6 +63,9 @@ class Side:
         self.batch = SlotBatch(layout, backend)
         self.reference = ReferenceBatch(layout) if verify else None
         self.insert_us: list[float] = []
+        self.seconds: dict[str, float] = {}
+        """What slotline's calls took, by name."""
+        self._last = 0.0
         self.steps = 0
         self._model = model
         self._order = None if order_seed is None else random.Random(order_seed)
@@ -70,15 +76,21 @@ class Side:
             return None
         if self._order is not None:
             tasks = shuffled(tasks, self._order)
-        begin = time.perf_counter()
-        receipt = insert_tasks(self.batch, tasks)
-        self.insert_us.append((time.perf_counter() - begin) * 1e6)
+        receipt = self._timed("insert", insert_tasks, self.batch, tasks)
+        self.insert_us.append(self._last * 1e6)
         self._note([sorted(receipt.slots.items()), sorted(receipt.epochs.items()), receipt.released])
         if self.reference is not None:
             expected = self.reference.insert(tasks)
             for name in _RECEIPT:
                 self._same(f"receipt.{name}", getattr(expected, name), getattr(receipt, name))
         return receipt
+
+    def _timed(self, name: str, call: Callable[..., T], *args: Any) -> T:
+        begin = time.perf_counter()
+        result = call(*args)
+        self._last = time.perf_counter() - begin
+        self.seconds[name] = self.seconds.get(name, 0.0) + self._last
+        return result
 
     def condense(self) -> None:
         moves = self.batch.condense()
@@ -90,7 +102,7 @@ class Side:
         """Prepare the next step and run the model on it; None if no row has anything to do."""
         if not self.batch.num_active:
             return None
-        prepared = prepare_step(self.batch)
+        prepared = self._timed("prepare", prepare_step, self.batch)
         ticket = None if self.reference is None else self.reference.ticket()
         if self.reference is not None and ticket is not None:
             expected = packed_step(self.reference, ticket, prepared.num_tokens)
@@ -99,13 +111,13 @@ class Side:
 
     def commit(self, step: Step) -> None:
         tokens, number, drafts = step.result
-        commit_step(self.batch, step.prepared, tokens, number)
+        self._timed("commit", commit_step, self.batch, step.prepared, tokens, number)
         if self.reference is not None:
             self.reference.commit(step.reference, tokens, number)
         if self.batch.config.num_levels:
             self._draft(step)
         if drafts.shape[1]:
-            commit_drafts(self.batch, step.prepared, drafts)
+            self._timed("commit", commit_drafts, self.batch, step.prepared, drafts)
             if self.reference is not None:
                 self.reference.commit_drafts(step.reference, drafts)
         step.fetch = self.batch.fetch(step.prepared)

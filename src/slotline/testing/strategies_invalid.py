@@ -42,7 +42,7 @@ def with_values(task: PrefillTask, **changes: Any) -> PrefillTask:
 def with_sampling(**changes: Any) -> Change:
     def change(_config: BatchConfig, task: PrefillTask) -> PrefillTask:
         old = task.request.sampling
-        given = {f.name: getattr(old, f.name) for f in fields(SamplingParams) if f.name not in ("packed", "stop_lists")}
+        given = {f.name: getattr(old, f.name) for f in fields(SamplingParams) if f.init}
         return with_request(task, sampling=SamplingParams(**{**given, **changes}))
 
     return change

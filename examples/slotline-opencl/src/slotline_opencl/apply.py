@@ -9,10 +9,7 @@ import numpy as np
 import pyopencl as cl
 from numpy.typing import NDArray
 
-from slotline.core import image as images
-from slotline.core.applier import Applier
-from slotline.core.image import Image
-from slotline.core.layout import BufferLayout
+from slotline.device import Applier, BufferLayout, Image, targets
 from slotline_opencl.failures import native
 from slotline_opencl.kernels import MEMORIES, Kernels
 from slotline_opencl.memory import Memory
@@ -68,7 +65,7 @@ class OpenclApplier(Applier):
     def bind(self, layout: BufferLayout, buffers: Sequence[Any]) -> Bound:
         self._runtime.require_open()
         infos = [None if b is None else self._tensors.inspect(b) for b in buffers]
-        return Bound(self._kernels, self._runtime.context, images.targets(layout, infos), buffers)
+        return Bound(self._kernels, self._runtime.context, targets(layout, infos), buffers)
 
     def run(self, image: Image, address: int, bound: Bound, stream: int) -> int:
         meta = image.meta

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from slotline.core.device import Abilities, Event, Probe
-from slotline.core.errors import BackendUnavailable, DeviceError
-from slotline.core.streamed import StreamedBackend
+from slotline.device import Abilities, BackendUnavailable, DeviceError, Event, Probe, StreamedBackend
 from slotline_opencl import devices
 
 if TYPE_CHECKING:
@@ -81,10 +79,6 @@ class OpenclBackend(StreamedBackend):
         from slotline_opencl.wrap import wrap
 
         return wrap(self._made.runtime, memory, shape, dtype, offset, strides)
-
-    def new_stream(self) -> int:
-        """A new in-order queue; a handle for ``stream=`` and ``on_stream``."""
-        return self.runtime.create_stream()
 
     def on_stream(self, stream: Any) -> AbstractContextManager[int]:
         """Inside, ``stream`` is this thread's current stream."""

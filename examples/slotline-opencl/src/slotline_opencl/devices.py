@@ -6,7 +6,7 @@ import os
 import re
 from typing import Any
 
-from slotline.core.errors import BackendUnavailable
+from slotline.device import BackendUnavailable
 
 POCL = "for the CPU PoCL: pip install 'pyopencl[pocl]'"
 _ICD_VARIABLES = ("OCL_ICD_VENDORS", "OPENCL_VENDOR_PATH", "OCL_ICD_FILENAMES")

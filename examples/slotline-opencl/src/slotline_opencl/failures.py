@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pyopencl as cl
 
-from slotline.core.errors import DeviceError
+from slotline.device import DeviceError
 
 NAMES = {
     value: f"CL_{name}" for name, value in vars(cl.status_code).items() if name.isupper() and isinstance(value, int)

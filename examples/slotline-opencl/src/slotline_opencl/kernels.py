@@ -11,7 +11,7 @@ import threading
 
 import pyopencl as cl
 
-from slotline.core.image import CELLS
+from slotline.device import CELLS
 from slotline_opencl.failures import failed, native
 
 MEMORIES = 16

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pyopencl as cl
 
-from slotline.core.staging import staging_kind
+from slotline.device import staging_kind
 from slotline_opencl.apply import OpenclApplier
 from slotline_opencl.failures import native
 from slotline_opencl.kernels import Kernels

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyopencl as cl
 
-from slotline.core.runtime import Copy, Runtime
+from slotline.device import Copy, Runtime
 from slotline_opencl.devices import require_in_order
 from slotline_opencl.failures import failed, native
 from slotline_opencl.lane import Lane

@@ -12,11 +12,7 @@ import numpy as np
 import pyopencl as cl
 from numpy.typing import NDArray
 
-from slotline.core.device import TensorInfo
-from slotline.core.device_tensors import DeviceTensors
-from slotline.core.field import DTYPES
-from slotline.core.layout import numpy_dtype
-from slotline.core.namespace import NUMPY
+from slotline.device import DTYPES, DeviceTensors, TensorInfo, numpy_dtype
 from slotline_opencl.copies import queue_copy
 from slotline_opencl.failures import failed
 from slotline_opencl.kernels import Kernels
@@ -109,9 +105,6 @@ class OpenclTensors(DeviceTensors):
 
     def running(self, stream: int) -> AbstractContextManager[Any]:
         return self.runtime.on_stream(stream)
-
-    def namespace(self) -> Any:
-        return NUMPY
 
 
 def dense(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:

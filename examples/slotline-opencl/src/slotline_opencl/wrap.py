@@ -7,8 +7,7 @@ from typing import Any
 
 import pyopencl as cl
 
-from slotline.core.field import DTYPES
-from slotline.core.layout import numpy_dtype
+from slotline.device import DTYPES, numpy_dtype
 from slotline_opencl.runtime import OpenclRuntime
 from slotline_opencl.tensor import OpenclTensor
 from slotline_opencl.tensors import dense

@@ -262,7 +262,7 @@ def test_r_tasks_are_an_iterator_and_some_are_refused(tmp_path: Path) -> None:
         receipt = sl.insert_tasks(batch, tasks, on_invalid="skip")
         assert len(receipt.refused) == 2
         # Of one request: a release that is refused, a prefill and a decode task that are not.
-        some_good = [sl.AbortTask("c"), prefill(sl.Request("c", PROMPT)), sl.DecodeTask("c", new_blocks=[7])]
+        some_good: list[Any] = [sl.AbortTask("c"), prefill(sl.Request("c", PROMPT)), sl.DecodeTask("c", new_blocks=[7])]
         assert len(sl.insert_tasks(batch, some_good, on_invalid="skip").refused) == 1
         with pytest.raises(sl.TaskError):
             sl.insert_tasks(batch, [bad])

@@ -12,7 +12,7 @@ from slotline.core import recorded
 from slotline.core.commit import commit_step
 from slotline.core.derived import Difference
 from slotline.core.drafts import commit_drafts
-from slotline.core.errors import ConfigError, LayoutError, PacketError, TaskError
+from slotline.core.errors import ConfigError, DeviceError, LayoutError, PacketError, TaskError
 from slotline.core.host_memory import machine_bytes
 from slotline.core.insert import insert_tasks
 from slotline.core.recorded_requests import Told
@@ -80,10 +80,14 @@ class Player:
             self.reached = (number, kind)
             try:
                 self._do(entry.operation)
+                digest = self.batch.digest()  # here too a device may say that it failed
+            except DeviceError:
+                self.refused = True
+                raise
             except (PacketError, *_REFUSALS) as error:
                 self.refused = True
                 raise PacketError(f"record {number} ({kind}) does not fit: {error}") from error
-            yield Played(number, kind, entry.digest, self.batch.digest())
+            yield Played(number, kind, entry.digest, digest)
 
     def _do(self, operation: recorded.Operation) -> None:
         batch, slots, width = self.batch, self.config.max_num_seqs, self.config.num_drafts + 1
@@ -196,28 +200,32 @@ def verify(recording: Recording | str | os.PathLike[str], backend: Backend, refe
     """
     if not isinstance(recording, Recording):
         recording = Recording(recording)
-    count = 0
-    player = Player(recording, backend)
-    refused: PacketError | None = None
+    player, failed = Player(recording, backend), None
     try:
         for played in player.play():
             if played.digest != played.expected:
                 break
-            count = played.number
         else:
-            return Verdict(count, None, "", None)
-    except PacketError as error:
+            return Verdict(player.reached[0], None, "", None)
+    except (PacketError, DeviceError) as error:
         if not player.refused:
             raise
-        refused = error
+        failed = error
     number, kind = player.reached
-    other = Player(recording, reference)
-    for reached in other.play():  # a record that NumPy cannot play either is the recording's fault: this raises
-        if reached.number == number:
-            break
-    else:
-        assert refused is not None
-        raise refused
+    other = _played_until(number, recording, reference)  # raises where it is the recording's fault
+    if isinstance(failed, DeviceError):
+        raise failed
     found = other.batch.diff(player.batch)
-    first = found[0] if found else None
-    return Verdict(number, number, kind, first, None if refused is None else str(refused))
+    return Verdict(number, number, kind, found[0] if found else None, None if failed is None else str(failed))
+
+
+def _played_until(number: int, recording: Recording, reference: Backend) -> Player:
+    player = Player(recording, reference)
+    try:
+        for reached in player.play():
+            if reached.number == number:
+                break
+    except DeviceError as error:  # NumPy does not fail: fields that contradict each other, which no batch can have
+        reached_number, kind = player.reached
+        raise PacketError(f"record {reached_number} ({kind}): no batch of its layout can do it: {error}") from error
+    return player

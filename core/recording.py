@@ -137,11 +137,11 @@ class Recorder:
             return not isinstance(task, DecodeTask) and task.request_id in released
 
         kept = [task for task in tasks if good(task)]
-        table, grown = self.batch.slots, set(checked.tables.slots.tolist())
-        for request_id in sorted(bad & set(table.by_id)):
+        table, tables = self.batch.slots, checked.tables
+        grown = {table.occupant(slot).request_id for slot in tables.slots.tolist()} | tables.prefilled.keys()
+        for request_id in sorted(bad & grown):  # some of its decode tasks were good: what they led to
             slot = table.by_id[request_id]
-            if slot in grown:  # some of its decode tasks were good: what they led to
-                kept.append(DecodeTask(request_id, block_table=table.blocks[slot, : table.num_blocks[slot]]))
+            kept.append(DecodeTask(request_id, block_table=table.blocks[slot, : table.num_blocks[slot]]))
         return kept
 
     def prepared_step(self, step: Ticket, *, packed: bool) -> None:

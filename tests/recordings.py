@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import tracemalloc
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 from frameworks import backend
+from simulated import simulated
 
 import slotline as sl
 from slotline.core import record, recording
-from slotline.core.playback import verify
+from slotline.core.playback import Player, verify
+from slotline.core.recording_file import Recording
+from slotline.testing import strategies as some
 
 CONFIG = sl.BatchConfig(
     max_num_seqs=4, max_model_len=64, vocab_size=30_000, max_chunk_tokens=32, block_size=4, num_blocks=100,
@@ -79,3 +84,58 @@ def play(path: Path, device: Any = None) -> int:
     found = verify(path, device or backend("numpy"), backend("numpy"))
     assert found.record is None, found
     return found.records
+
+
+S, PAD = "max_num_seqs", 7
+OWN = sl.BatchConfig(
+    max_num_seqs=3,
+    max_model_len=32,
+    vocab_size=30_000,
+    max_chunk_tokens=16,
+    block_size=4,
+    num_blocks=40,
+    pad_token_id=PAD,
+)
+
+
+def plain(*fields: sl.Field, config: sl.BatchConfig = OWN) -> sl.SlotBatch:
+    return sl.SlotBatch(some.full_layout(config).extend(*fields), backend("numpy"))
+
+
+def both(path: Path) -> None:
+    """It plays on NumPy and on a device where everything is late."""
+    assert play(path) == play(path, simulated(3)) > 0
+
+
+def field(name: str, *dims: int | str, dtype: str = "int64", **options: Any) -> sl.Field:
+    return sl.Field(name, (S, *dims), dtype, options.pop("fill", 0), **options)
+
+
+SLACK = 3 << 20
+"""Beside twice the file: the buffers of these small batches, and the 1 MiB that a small part may take."""
+
+
+def peak(work: Callable[[], Any], size: int) -> None:
+    tracemalloc.start()
+    try:
+        work()
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most <= 2 * size + SLACK, f"{most} bytes for a file of {size}"
+
+
+def played(path: Path) -> None:
+    for _ in Player(Recording(path), backend("numpy")).play():
+        pass
+
+
+def refused(path: Path, content: bytes, words: str) -> None:
+    """``PacketError`` from reading or playing, in no more memory than twice the file and the buffers."""
+    path.write_bytes(content)
+
+    def work() -> None:
+        with pytest.raises(sl.PacketError, match=words):
+            played(path)
+
+    peak(work, len(content))

@@ -44,12 +44,12 @@ class Recorded(Operations):
     def teardown(self) -> None:
         if not hasattr(self, "context"):
             return
-        self.context.__exit__(None, None, None)
-        play(self.path, backend("numpy"))
-        if not self.redacted:
-            last = [entry.digest for entry in Recording(self.path)][-1:]
-            assert not last or last == [self.batch.digest()]
-        self.folder.cleanup()
+        with self.folder:
+            self.context.__exit__(None, None, None)
+            play(self.path, backend("numpy"))
+            if not self.redacted:
+                last = [entry.digest for entry in Recording(self.path)][-1:]
+                assert not last or last == [self.batch.digest()]
 
 
 TestRecorded: Any = Recorded.TestCase

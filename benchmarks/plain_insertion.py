@@ -73,6 +73,28 @@ class PlainInserter:
         for name, fill in self.others.items():
             b[name][slot : slot + 1] = number(fill, dtypes[name])
 
+    def chunk(self, slot: int, ids: Any, start: int, last: bool, blocks: Any) -> None:
+        """A chunk that continues a prefill."""
+        b, number, n, held = self.buffers, self.frame.number, len(ids), len(blocks)
+        b["input_ids"][slot : slot + 1, :n] = self.frame.ids(ids)
+        b["input_ids"][slot : slot + 1, n:] = number(self.config.pad_token_id, "int64")
+        b["seq_lens_encoder"][slot : slot + 1] = number(n, "int32")
+        b["seq_lens_decoder"][slot : slot + 1] = number(start, "int32")
+        b["seq_lens_this_time"][slot : slot + 1] = number(n, "int32")
+        b["is_chunk_step"][slot : slot + 1] = number(not last, "bool")
+        self.blocks(slot, 0, blocks)
+        b["block_tables"][slot : slot + 1, held:] = number(-1, "int32")
+
+    def blocks(self, slot: int, first: int, blocks: Any) -> None:
+        """New blocks behind the ``first`` ones of a row."""
+        held = first + len(blocks)
+        self.buffers["block_tables"][slot : slot + 1, first:held] = self.frame.ids(np.asarray(blocks, np.int32))
+        self.buffers["encoder_block_lens"][slot : slot + 1] = self.frame.number(held, "int32")
+
+    def clear(self, slot: int, fills: Mapping[str, Any]) -> None:
+        for name, fill in fills.items():
+            self.buffers[name][slot : slot + 1] = self.frame.number(fill, self.dtypes[name])
+
     def _scalars(self, n: int, held: int, longest: int, sampling: Mapping[str, Any]) -> dict[str, Any]:
         get = sampling.get
         return {

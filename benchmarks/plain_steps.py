@@ -121,13 +121,15 @@ class PlainEngine:
                 a["stop_match"][slot] = match
                 continue
             a["input_ids"][slot, 0] = accepted[-1]
-            a["draft_tokens"][slot, 0] = accepted[-1]
+            if self.config.num_drafts:
+                a["draft_tokens"][slot, 0] = accepted[-1]
             self._both("seq_lens_decoder", slot, decoder[slot] + (n if prefilled else kept))
             self._both("seq_lens_this_time", slot, 1)
 
     def _both(self, name: str, slot: int, value: Any) -> None:
         self.arrays[name][slot] = value
-        self.twins[name][slot] = value
+        if name in self.twins:
+            self.twins[name][slot] = value
 
     def accepted(self, accept_tokens: NDArray[Any], accept_num: NDArray[Any]) -> tuple[Any, Any]:
         return accept_tokens, accept_num

@@ -44,7 +44,7 @@ class Packet:
             if isinstance(s, Spans):
                 shared[id(s.data)] = s.data.nbytes
             elif isinstance(s, Runs):
-                shared[id(s.source)] = max(shared.get(id(s.source), 0), s.nbytes)
+                shared[id(s.source)] = s.source.size * s.dtype.itemsize
             else:
                 total += s.nbytes
         return total + sum(shared.values())

@@ -76,6 +76,7 @@ class Quantities:
         self.has_decodes = bool(settled) and any(t.request_id in settled for t in prefills.tasks)
         self._known: dict[str, Any] = {}
         self._source: Source | None = None
+        self._has_lists = any(r.sampling.lists is not None for r in prefills.requests)
         self.words: Words = self._words() if self.has_decodes or self.p.handover else prefills.words
         """[n, w], with what is only known now: the tables, and what D4 says of handed-over tokens."""
 
@@ -180,7 +181,7 @@ class Quantities:
         return concatenated(self.tables(), np.dtype(np.int32))  # what is valid fits
 
     def _bad_tokens(self) -> Span:
-        if all(r.sampling.lists is None for r in self.p.requests):
+        if not self._has_lists:
             return self._nothing()
         return concatenated([np.asarray(r.sampling.bad_tokens) for r in self.p.requests])
 
@@ -193,10 +194,10 @@ class Quantities:
         return found
 
     def _stop_seqs(self) -> Span:
-        return self._stop[0]
+        return self._stop[0] if self._has_lists else self._nothing()
 
     def _stop_seqs_len(self) -> Span:
-        return self._stop[1]
+        return self._stop[1] if self._has_lists else self._nothing()
 
     def _lookahead(self) -> Tokens:
         high = np.minimum(self.p.end + self.config.num_levels, self.p.history_len)
@@ -212,8 +213,6 @@ class Quantities:
     def _stop(self) -> tuple[Span, Span]:
         """P3: whole blocks, for the requests that have stop sequences."""
         config = self.config
-        if all(r.sampling.lists is None for r in self.p.requests):
-            return self._nothing(), self._nothing()
         blocks, lens = [], []
         for r in self.p.requests:
             if r.sampling.lists is not None and r.sampling.stop_lists:

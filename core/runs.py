@@ -27,6 +27,10 @@ class Source:
         lens = np.array([len(p) for p in self.pieces], np.int64)
         return np.cumsum(lens) - lens
 
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.pieces))
+
     def joined(self, dtype: np.dtype[Any]) -> NDArray[Any]:
         found = self._joined.get(dtype)
         if found is None:
@@ -66,10 +70,6 @@ class Runs:
             for row, length, tail in zip(numbers[0], numbers[2], self.tail.tolist(), strict=True):
                 if tail > length:
                     cells[row, length:tail] = fill
-
-    @property
-    def nbytes(self) -> int:
-        return int(np.add.reduce(self.length)) * self.dtype.itemsize
 
     def spans(self) -> Spans:
         """As a packet on the wire has them."""

@@ -73,18 +73,20 @@ def insert_tasks(
     checked = check(batch, tasks)
     if checked.faults and on_invalid == "raise":
         raise TaskError(checked.faults, checked.hints)
-    takes, chunks = quantities(checked, takes=True), quantities(checked, takes=False)
+    takes = quantities(checked, takes=True)
+    chunks = quantities(checked, takes=False) if checked.chunk_slots else None
     packet, marks = batch.planner.plan(checked, takes, chunks)
-    made = batch.sides.make(takes.p.requests)
+    made = batch.sides.make(takes.p.requests) if batch.sides.tables else []
     event = batch.buffers.apply(packet, stream) if len(packet) else DONE
+    del packet  # its memory, before more is taken
     batch.planner.note(checked, marks)
-    del packet, marks  # the memory, before more is taken
+    del marks
     if checked.releases:
         slots = [slot for _, slot in checked.releases]
         table.vacate(slots)
         batch.sides.drop(slots)
     for group, rows in ((takes, checked.take_slots), (chunks, checked.chunk_slots)):
-        if rows:
+        if rows and group is not None:
             _set_rows(table, rows, group)
     ended, cut = _ended(takes), _cut(takes)
     del takes, chunks, group
@@ -119,7 +121,7 @@ def _set_rows(table: SlotTable, slots: list[int], q: Quantities) -> None:
     assert isinstance(span, Span)
     tail = span.length if q.takes else np.maximum(span.length, table.num_blocks[rows])
     known = span.known if q.takes else {}
-    Spans(0, rows, span.data, span.source, np.zeros_like(span.length), span.length, tail, -1, known).write(table.blocks)
+    Spans(0, rows, span.data, span.source, q.zeros, span.length, tail, -1, known).write(table.blocks)
     table.num_blocks[rows] = span.length
     table.bound[rows] = q.launch_bound
 
@@ -162,7 +164,7 @@ def _ended(takes: Quantities) -> dict[str, Ended]:
 
 def _cut(takes: Quantities) -> dict[str, int]:
     p = takes.p
-    if all(r.sampling.max_dec_len is None for r in p.requests):
+    if all(t.request.sampling.max_dec_len is None for t in p.tasks):
         return {}
     return {p.tasks[i].request_id: int(p.max_dec_len[i]) for i in np.flatnonzero(p.cut).tolist()}
 

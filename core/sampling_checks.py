@@ -78,7 +78,7 @@ class SamplingChecks:
         self.flag(over, "min_dec_len", least, p.max_dec_len, "max_dec_len")
 
     def _lists(self, i: int) -> None:
-        config, request = self.p.config, self.p.requests[i]
+        config, request = self.p.config, self.p.tasks[i].request
         found = []
         bad = np.asarray(request.sampling.bad_tokens)
         if len(bad) > config.max_bad_tokens:

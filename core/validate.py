@@ -68,7 +68,7 @@ class Checked:
 
 def check(batch: SlotBatch, tasks: Iterable[Task]) -> Checked:
     """Check every task; changes nothing."""
-    given, checked = list(tasks), Checked()
+    given, checked = tasks if isinstance(tasks, list) else list(tasks), Checked()
     return checked if batch.usual.look(given, checked) else _Check(batch, given).result
 
 

@@ -39,7 +39,7 @@ COUNTED = (
     "finish_reason",
 )
 """Numbers that are worked out here; the sampling values follow them."""
-START, END, NUM_BLOCKS, PROMPT_LEN, HISTORY_LEN = 0, 1, 4, 5, 6
+START, END, CHUNK_LEN, NUM_BLOCKS, PROMPT_LEN, HISTORY_LEN = 0, 1, 2, 4, 5, 6
 MAX_DEC_LEN, CUT, DRAFT_LEN, FIRST_STEP, FIRST_DRAFTS, ENDED, FINISH_REASON = 8, 9, 11, 12, 13, 14, 15
 AT: dict[str, int] = {name: len(COUNTED) + i for i, name in enumerate(SCALAR_NAMES)} | {
     name: i for i, name in enumerate(COUNTED)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slotline.core.backend import DONE, Event
+from slotline.core.checks import Prefills
 from slotline.core.errors import Fault, TaskError
 from slotline.core.plan import quantities
 from slotline.core.quantities import Ended, Quantities, Span
@@ -73,10 +74,9 @@ def insert_tasks(
     checked = check(batch, tasks)
     if checked.faults and on_invalid == "raise":
         raise TaskError(checked.faults, checked.hints)
-    takes = quantities(checked, takes=True)
-    chunks = quantities(checked, takes=False) if checked.chunk_slots else None
+    takes, chunks = quantities(checked, takes=True), quantities(checked, takes=False)
     packet, marks = batch.planner.plan(checked, takes, chunks)
-    made = batch.sides.make(takes.p.requests) if batch.sides.tables else []
+    made = batch.sides.make(takes.p.requests if takes is not None else [])
     event = batch.buffers.apply(packet, stream) if len(packet) else DONE
     del packet  # its memory, before more is taken
     batch.planner.note(checked, marks)
@@ -86,14 +86,14 @@ def insert_tasks(
         table.vacate(slots)
         batch.sides.drop(slots)
     for group, rows in ((takes, checked.take_slots), (chunks, checked.chunk_slots)):
-        if rows and group is not None:
+        if group is not None:
             _set_rows(table, rows, group)
-    ended, cut = _ended(takes), _cut(takes)
+    ended, cut = (_ended(takes), _cut(takes)) if takes is not None else ({}, {})
     del takes, chunks, group
-    if checked.take_slots:
-        _take(table, checked)
-    if checked.chunk_slots:
-        _continue(table, checked)
+    if checked.takes is not None and checked.take_slots:
+        _take(table, checked.takes, checked.take_slots)
+    if checked.chunks is not None:
+        _continue(table, checked.chunks, checked.chunk_slots)
     if len(checked.tables.slots):
         _decode(batch, checked)
     batch.sides.put(checked.take_slots, made)
@@ -126,26 +126,26 @@ def _set_rows(table: SlotTable, slots: list[int], q: Quantities) -> None:
     table.bound[rows] = q.launch_bound
 
 
-def _take(table: SlotTable, checked: Checked) -> None:
+def _take(table: SlotTable, takes: Prefills, slots: list[int]) -> None:
     """Epochs go in ascending request id over all that take a slot (S1)."""
-    decodes, epoch = checked.takes.handover, table.next_epoch
+    decodes, epoch = takes.handover, table.next_epoch
     occupants = [
         Occupant(t.request, 0, t.end, decodes or t.end == len(t.request.history), committed=decodes)
-        for t in checked.takes.tasks
+        for t in takes.tasks
     ]
     for occupant in sorted(occupants, key=_ID) if len(occupants) > 1 else occupants:
         occupant.epoch = epoch
         epoch += 1
     table.next_epoch = epoch
-    table.take(checked.take_slots, occupants)
+    table.take(slots, occupants)
 
 
-def _continue(table: SlotTable, checked: Checked) -> None:
-    for task, slot in zip(checked.chunks.tasks, checked.chunk_slots, strict=True):
+def _continue(table: SlotTable, chunks: Prefills, slots: list[int]) -> None:
+    for task, slot in zip(chunks.tasks, slots, strict=True):
         occupant = table.occupant(slot)
         occupant.end, occupant.committed = task.end, False
         occupant.last = task.end == len(task.request.history)
-    table.to_prefill[checked.chunk_slots] = True
+    table.to_prefill[slots] = True
 
 
 def _decode(batch: SlotBatch, checked: Checked) -> None:
@@ -173,7 +173,7 @@ def _tell(batch: SlotBatch, checked: Checked) -> None:
     """The engine's callbacks, last: everything is in place when they run."""
     taken = [
         (t.request_id, s, batch.epoch_of(t.request_id))
-        for t, s in zip(checked.takes.tasks, checked.take_slots, strict=True)
+        for t, s in zip(checked.takes.tasks if checked.takes else (), checked.take_slots, strict=True)
     ]
     for request_id, slot in checked.releases:
         for released in batch.sides.released:

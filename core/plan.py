@@ -112,7 +112,7 @@ class Planner:
             reach.take(checked.take_slots)
         reach.note(marks)
 
-    def plan(self, checked: Checked, takes: Quantities, chunks: Quantities | None) -> Plan:
+    def plan(self, checked: Checked, takes: Quantities | None, chunks: Quantities | None) -> Plan:
         """The packet of an insertion. Segments of one field have no cell in common (I3)."""
         out: list[Part] = []
         marks: list[Mark] = []
@@ -120,7 +120,7 @@ class Planner:
         cleared = [slot for _, slot in checked.releases if slot not in taken]
         if cleared:
             self._clear(out, np.array(cleared, np.intp))
-        if checked.take_slots:
+        if takes is not None:
             released = {slot for _, slot in checked.releases}
             slots = np.array(checked.take_slots, np.intp)
             dirty = np.array([s in released for s in checked.take_slots], bool) if released else None
@@ -290,6 +290,9 @@ def _every_cell(p: FieldPlan, data: NDArray[Any], slots: Rows) -> Block:
     return Block(p.index, slots, 0, np.repeat(data[:, None], p.cells, axis=1) if p.cells > 1 else data[:, None])
 
 
-def quantities(checked: Checked, takes: bool) -> Quantities:
-    """The quantities of a call's takes or chunks, with the tables that its decode tasks leave them."""
-    return Quantities(checked.takes if takes else checked.chunks, checked.tables.prefilled, takes)
+def quantities(checked: Checked, takes: bool) -> Quantities | None:
+    """The quantities of a call's takes or chunks, with the tables that its decode tasks leave them; None: it has none."""
+    prefills = checked.takes if takes else checked.chunks
+    if prefills is None or not prefills.tasks:
+        return None
+    return Quantities(prefills, checked.tables.prefilled, takes)

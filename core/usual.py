@@ -79,6 +79,8 @@ class Usual:
     # -- prefills
 
     def _prefills(self, takes: list[PrefillTask], chunks: list[PrefillTask], checked: Checked) -> bool:
+        if not takes and not chunks:
+            return True
         words = self.batch.planner.words
         rows = words.reserve(len(takes) + len(chunks))
         if takes:
@@ -107,8 +109,10 @@ class Usual:
                 row += 1
         if row and not self._ids(takes, chunks):
             return False
-        checked.takes = Prefills(self.config, takes, rows[: len(takes)])
-        checked.chunks = Prefills(self.config, chunks, rows[len(takes) :])
+        if takes:
+            checked.takes = Prefills(self.config, takes, rows[: len(takes)])
+        if chunks:
+            checked.chunks = Prefills(self.config, chunks, rows[len(takes) :])
         return True
 
     def _slots(self, takes: list[PrefillTask], releases: list[tuple[str, int]]) -> list[int] | None:

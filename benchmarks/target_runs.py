@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-import tracemalloc
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,8 +14,6 @@ import steps
 from plain_insertion import Frame, Plain, PlainInserter
 
 import slotline as sl
-from slotline.core.codec import encode
-from slotline.core.packet import Packet
 
 SLOTS, LENGTH, CHUNK, BLOCK, VOCAB = 256, 8192, 1024, 64, 151_936  # 75 KB a row
 COUNT, TOKENS, HELD = 128, 1024, 32
@@ -195,7 +192,7 @@ def one_decode(repeat: int) -> Found:
     return compare(decodes, lambda: sum(load.timed() for _ in range(TIMES)), repeat, (TIMES, TIMES))
 
 
-def _decoding(held: int) -> Load:
+def decoding(held: int) -> Load:
     """256 requests of 64 tokens with ``held`` blocks each."""
     load = Load(count=SLOTS, tokens=BLOCK)
     load.tables = [np.arange(i * 128, i * 128 + held) for i in range(SLOTS)]
@@ -204,7 +201,7 @@ def _decoding(held: int) -> Load:
 
 
 def decode_appends(repeat: int) -> Found:
-    load = _decoding(32)
+    load = decoding(32)
 
     def decodes() -> float:
         took = clocked(
@@ -219,7 +216,7 @@ def decode_appends(repeat: int) -> Found:
 
 
 def decode_tables(repeat: int) -> Found:
-    load = _decoding(32)
+    load = decoding(32)
     tables = [np.arange(i * 128, i * 128 + 128, dtype=np.int32) for i in range(SLOTS)]
 
     def decodes() -> float:
@@ -247,66 +244,6 @@ def more_slots(repeat: int) -> Found:
         layout = sl.target_layout(config(max_num_seqs=slots, max_model_len=2048, num_blocks=10**6))
         loads.append(Load(16, 512, batch=make_batch(layout)))
     return compare(loads[0].timed, loads[1].timed, repeat, (16, 16))
-
-
-def _peak(batch: sl.SlotBatch, make: Callable[[], list[Any]], again: Callable[[], None], count: int) -> Found:
-    """Bytes at peak beyond what was there; tasks are made before, and three insertions warm up."""
-    for _ in range(3):
-        sl.insert_tasks(batch, make())
-        again()
-    tasks = make()
-    gc.collect()
-    tracemalloc.start()
-    before = tracemalloc.get_traced_memory()[0]
-    receipt = sl.insert_tasks(batch, tasks)
-    peak = tracemalloc.get_traced_memory()[1] - before
-    tracemalloc.stop()
-    del receipt
-    limit = 16 * 1024 + 256 * count
-    return Found(peak / limit, 0, 0, f"{peak:,} bytes of {limit:,}")
-
-
-def _prefills(count: int) -> Found:
-    load = Load(count=count)
-
-    def make() -> list[Any]:
-        requests = [sl.Request(r, p, sampling=sl.SamplingParams(**SAMPLING))
-                    for r, p in zip(load.ids, load.prompts, strict=True)]  # fmt: skip
-        return [sl.PrefillTask(r, 0, TOKENS, t) for r, t in zip(requests, load.tables, strict=True)]
-
-    return _peak(load.batch, make, load.release, count)
-
-
-def peak_prefill(repeat: int) -> Found:
-    return _prefills(COUNT)
-
-
-def peak_one(repeat: int) -> Found:
-    return _prefills(1)
-
-
-def peak_decode(repeat: int) -> Found:
-    load = _decoding(32)
-    block = iter(range(32, 128))
-
-    def make() -> list[Any]:
-        new = next(block)
-        return [sl.DecodeTask(r, new_blocks=[i * 128 + new]) for i, r in enumerate(load.ids)]
-
-    return _peak(load.batch, make, lambda: None, SLOTS)
-
-
-def packet(repeat: int) -> Found:
-    """As encoded for a device; MTP's layout, which has a second block table."""
-    layout = sl.target_layout(cfg := config(spec_method="mtp", num_draft_tokens=3)) | sl.mtp_layout(cfg)
-    load = Load(count=SLOTS, tokens=BLOCK, batch=make_batch(layout))
-    load.insert()
-    sent: list[Packet] = []
-    apply = load.batch.buffers.apply
-    load.batch.buffers.apply = lambda packet, stream: sent.append(packet) or apply(packet, stream)  # type: ignore[method-assign,func-returns-value]
-    sl.insert_tasks(load.batch, [sl.DecodeTask(r, new_blocks=[5000 + i]) for i, r in enumerate(load.ids)])
-    each = (sum(len(encode(p)) for p in sent) - 4 * SLOTS) / SLOTS
-    return Found(each / 64, 0, 0, f"{each:.1f} bytes a task")
 
 
 def _steps(mixed: bool, repeat: int) -> Found:

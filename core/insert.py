@@ -130,8 +130,7 @@ def _take(table: SlotTable, takes: Prefills, slots: list[int]) -> None:
     """Epochs go in ascending request id over all that take a slot (S1)."""
     decodes, epoch = takes.handover, table.next_epoch
     occupants = [
-        Occupant(t.request, 0, t.end, decodes or t.end == len(t.request.history), committed=decodes)
-        for t in takes.tasks
+        Occupant(t.request, 0, t.end, decodes or t.end == len(t.request.history), decodes) for t in takes.tasks
     ]
     for occupant in sorted(occupants, key=_ID) if len(occupants) > 1 else occupants:
         occupant.epoch = epoch

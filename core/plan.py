@@ -291,7 +291,7 @@ def _every_cell(p: FieldPlan, data: NDArray[Any], slots: Rows) -> Block:
 
 
 def quantities(checked: Checked, takes: bool) -> Quantities | None:
-    """The quantities of a call's takes or chunks, with the tables that its decode tasks leave them; None: it has none."""
+    """The quantities of a call's takes or chunks, with the tables that decode tasks leave them; None: none."""
     prefills = checked.takes if takes else checked.chunks
     if prefills is None or not prefills.tasks:
         return None

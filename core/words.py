@@ -48,6 +48,7 @@ AT: dict[str, int] = {name: len(COUNTED) + i for i, name in enumerate(SCALAR_NAM
 FLOATS = frozenset(name for name, kind in SCALAR_KINDS.items() if kind == "float")
 WIDTH = len(COUNTED) + len(SCALAR_NAMES)
 _PACK = struct.Struct(f"<{len(COUNTED)}q")
+_ROW = struct.Struct(f"<{len(COUNTED)}q{8 * len(SCALAR_NAMES)}s")
 _FAR = 2**62
 
 Numbers = tuple[int, int, int, bool, int, int, int, int, int, bool, int, int, int, int, int, int]
@@ -96,9 +97,7 @@ class WordTable:
 
     def put(self, row: int, numbers: Numbers, packed: bytes) -> None:
         """A task into a row of the table that is kept; ``struct.error`` for numbers beyond 64 bits."""
-        at = row * 8 * self.width
-        _PACK.pack_into(self._bytes, at, *numbers)
-        self._bytes[at + _PACK.size : at + _PACK.size + len(packed)] = packed
+        _ROW.pack_into(self._bytes, row * 8 * self.width, *numbers, packed)
 
     def of(self, tasks: Sequence[PrefillTask]) -> Words:
         """A table of its own; chunk bounds beyond 64 bits are brought into range, where they still fail."""

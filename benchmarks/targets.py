@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+import target_costs as costs
 import target_runs as runs
-import target_sizes as sizes
 
 COPY = 10.7
 """Microseconds of the plain copy in the figures that the targets for decode tasks were derived from."""
@@ -50,10 +50,10 @@ def targets(trace: str | None) -> list[Target]:
         Target("tables", "256 decode tasks, tables of 128 int32 / plain copy", 3 / COPY, runs.decode_tables),
         Target("fields", "200 unrelated scalars / 100", 1.3, runs.more_fields),
         Target("slots", "the same 16 tasks in 4096 slots / in 64", 1.2, runs.more_slots),
-        Target("peak", "bytes at peak, 128 x 1024 / (16 KiB + 256 a task)", 1.0, sizes.peak_prefill),
-        Target("peak-one", "bytes at peak, 1 x 1024 / (16 KiB + 256 a task)", 1.0, sizes.peak_one),
-        Target("peak-decode", "bytes at peak, 256 decode tasks / (16 KiB + 256 a task)", 1.0, sizes.peak_decode),
-        Target("packet", "bytes a decode task beside its ids / 64", 1.0, sizes.packet),
+        Target("peak", "bytes at peak, 128 x 1024 / (16 KiB + 256 a task)", 1.0, costs.peak_prefill),
+        Target("peak-one", "bytes at peak, 1 x 1024 / (16 KiB + 256 a task)", 1.0, costs.peak_one),
+        Target("peak-decode", "bytes at peak, 256 decode tasks / (16 KiB + 256 a task)", 1.0, costs.peak_decode),
+        Target("packet", "bytes a decode task beside its ids / 64", 1.0, costs.packet),
         Target("steps", "prepare and commit, decode rows / loop over slots", 1 / 8, runs.steps_decode),
         Target("steps-mixed", "prepare and commit, mixed rows / loop over slots", 1 / 8, runs.steps_mixed),
     ]

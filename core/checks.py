@@ -17,7 +17,7 @@ from slotline.core.faults import Faults
 from slotline.core.ids import Ids
 from slotline.core.layout import numpy_dtype
 from slotline.core.sampling import SamplingParams
-from slotline.core.tasks import PrefillTask
+from slotline.core.tasks import PrefillTask, Request
 from slotline.core.words import (
     CUT,
     DRAFT_LEN,
@@ -40,13 +40,16 @@ class Prefills:
 
     def __init__(self, config: BatchConfig, tasks: Sequence[PrefillTask], words: Words) -> None:
         self.config, self.words = config, words
-        self.tasks = list(tasks)
-        self.requests = [t.request for t in self.tasks]
+        self.tasks = tasks
         self.handover = config.role == "decode"
         self.start: Ints = words[:, START]
         self.end: Ints = words[:, END]
         self.history_len: Ints = words[:, HISTORY_LEN]
         self.prompt_len: Ints = words[:, PROMPT_LEN]
+
+    @property
+    def requests(self) -> list[Request]:
+        return [t.request for t in self.tasks]
 
     @property
     def table_len(self) -> Ints:

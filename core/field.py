@@ -93,8 +93,8 @@ class Field:
     - ``group``: a name for ``BufferLayout.without``.
     - ``slot_axis``: the axis that counts slots; None: not per slot (no task writes it; reset fills it).
     - ``on``: for each of ``KINDS`` a constant, ``column(...)``, ``extra(...)`` or ``KEEP``; what is not named is kept.
-    - ``engine_writes``: the engine's own kernels write into rows, so whole rows are written and cleared (P2).
-      None: only if the tensor is adopted.
+    - ``engine_writes``: the engine's own kernels write into rows, so whole rows are written and cleared (P2). Without
+      it rows are cleared as far as tasks and steps wrote them. None: only if the tensor is adopted.
     - ``key``: the name that the step functions know it by; stays when the field is renamed.
     - ``twin_of``: the key of the field that a commit keeps this one equal to.
 

@@ -30,7 +30,8 @@ def as_ids(values: IdsLike, what: str) -> Ids:
     if values.__class__ is tuple and not values:  # what is not given is ()
         return EMPTY
     if isinstance(values, np.ndarray):
-        ids = _from_array(values, what)
+        plain = values.ndim == 1 and values.dtype.char in _SIGNED
+        ids = values.astype(np.int64) if plain else _from_array(values, what)
         ids.setflags(write=False)
         return ids
     packed = pack_ids(values, what)

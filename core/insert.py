@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from slotline.core.backend import DONE, Event
+from slotline.core.checks import Prefills
 from slotline.core.errors import Fault, TaskError
 from slotline.core.plan import quantities
 from slotline.core.quantities import Ended, Quantities, Span
@@ -78,29 +79,30 @@ def insert_tasks(
         raise TaskError(checked.faults, checked.hints)
     takes, chunks = quantities(checked, takes=True), quantities(checked, takes=False)
     packet, marks = batch.planner.plan(checked, takes, chunks)
-    made = batch.sides.make(takes.p.requests)
+    made = batch.sides.make(takes.p.requests if takes is not None else [])
     event = batch.buffers.apply(packet, stream) if len(packet) else DONE
+    told = packet if recorder is not None else None
+    del packet  # its memory, before more is taken
     batch.planner.note(checked, marks)
-    recorded = packet if recorder is not None else None
-    del packet, marks  # the memory, before more is taken
+    del marks
     if checked.releases:
         slots = [slot for _, slot in checked.releases]
         table.vacate(slots)
         batch.sides.drop(slots)
     for group, rows in ((takes, checked.take_slots), (chunks, checked.chunk_slots)):
-        if rows:
+        if group is not None:
             _set_rows(table, rows, group)
-    ended, cut = _ended(takes), _cut(takes)
+    ended, cut = (_ended(takes), _cut(takes)) if takes is not None else ({}, {})
     del takes, chunks, group
-    if checked.take_slots:
-        _take(table, checked)
-    if checked.chunk_slots:
-        _continue(table, checked)
+    if checked.takes is not None and checked.take_slots:
+        _take(table, checked.takes, checked.take_slots)
+    if checked.chunks is not None:
+        _continue(table, checked.chunks, checked.chunk_slots)
     if len(checked.tables.slots):
         _decode(batch, checked)
     batch.sides.put(checked.take_slots, made)
-    if recorder is not None and recorded is not None:
-        recorder.inserted(list(tasks), checked, recorded)
+    if recorder is not None and told is not None:
+        recorder.inserted(list(tasks), checked, told)
     if batch.sides.released or batch.sides.inserted:
         _tell(batch, checked)
     by_id, occupants = table.by_id, table.occupants
@@ -125,31 +127,30 @@ def _set_rows(table: SlotTable, slots: list[int], q: Quantities) -> None:
     assert isinstance(span, Span)
     tail = span.length if q.takes else np.maximum(span.length, table.num_blocks[rows])
     known = span.known if q.takes else {}
-    Spans(0, rows, span.data, span.source, np.zeros_like(span.length), span.length, tail, -1, known).write(table.blocks)
+    Spans(0, rows, span.data, span.source, q.zeros, span.length, tail, -1, known).write(table.blocks)
     table.num_blocks[rows] = span.length
     table.bound[rows] = q.launch_bound
 
 
-def _take(table: SlotTable, checked: Checked) -> None:
+def _take(table: SlotTable, takes: Prefills, slots: list[int]) -> None:
     """Epochs go in ascending request id over all that take a slot (S1)."""
-    decodes, epoch = checked.takes.handover, table.next_epoch
+    decodes, epoch = takes.handover, table.next_epoch
     occupants = [
-        Occupant(t.request, 0, t.end, decodes or t.end == len(t.request.history), committed=decodes)
-        for t in checked.takes.tasks
+        Occupant(t.request, 0, t.end, decodes or t.end == len(t.request.history), decodes) for t in takes.tasks
     ]
     for occupant in sorted(occupants, key=_ID) if len(occupants) > 1 else occupants:
         occupant.epoch = epoch
         epoch += 1
     table.next_epoch = epoch
-    table.take(checked.take_slots, occupants)
+    table.take(slots, occupants)
 
 
-def _continue(table: SlotTable, checked: Checked) -> None:
-    for task, slot in zip(checked.chunks.tasks, checked.chunk_slots, strict=True):
+def _continue(table: SlotTable, chunks: Prefills, slots: list[int]) -> None:
+    for task, slot in zip(chunks.tasks, slots, strict=True):
         occupant = table.occupant(slot)
         occupant.end, occupant.committed = task.end, False
         occupant.last = task.end == len(task.request.history)
-    table.to_prefill[checked.chunk_slots] = True
+    table.to_prefill[slots] = True
 
 
 def _decode(batch: SlotBatch, checked: Checked) -> None:
@@ -168,7 +169,7 @@ def _ended(takes: Quantities) -> dict[str, Ended]:
 
 def _cut(takes: Quantities) -> dict[str, int]:
     p = takes.p
-    if all(r.sampling.max_dec_len is None for r in p.requests):
+    if all(t.request.sampling.max_dec_len is None for t in p.tasks):
         return {}
     return {p.tasks[i].request_id: int(p.max_dec_len[i]) for i in np.flatnonzero(p.cut).tolist()}
 
@@ -177,7 +178,7 @@ def _tell(batch: SlotBatch, checked: Checked) -> None:
     """The engine's callbacks, last: everything is in place when they run."""
     taken = [
         (t.request_id, s, batch.epoch_of(t.request_id))
-        for t, s in zip(checked.takes.tasks, checked.take_slots, strict=True)
+        for t, s in zip(checked.takes.tasks if checked.takes else (), checked.take_slots, strict=True)
     ]
     for request_id, slot in checked.releases:
         for released in batch.sides.released:

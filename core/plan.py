@@ -112,7 +112,7 @@ class Planner:
             reach.take(checked.take_slots)
         reach.note(marks)
 
-    def plan(self, checked: Checked, takes: Quantities, chunks: Quantities) -> Plan:
+    def plan(self, checked: Checked, takes: Quantities | None, chunks: Quantities | None) -> Plan:
         """The packet of an insertion. Segments of one field have no cell in common (I3)."""
         out: list[Part] = []
         marks: list[Mark] = []
@@ -120,13 +120,13 @@ class Planner:
         cleared = [slot for _, slot in checked.releases if slot not in taken]
         if cleared:
             self._clear(out, np.array(cleared, np.intp))
-        if checked.take_slots:
+        if takes is not None:
             released = {slot for _, slot in checked.releases}
             slots = np.array(checked.take_slots, np.intp)
             dirty = np.array([s in released for s in checked.take_slots], bool) if released else None
             rules = self._take_decoded if takes.has_decodes else self._take
             self._group(out, marks, "take", rules, takes, slots, dirty)
-        if checked.chunk_slots:
+        if chunks is not None:
             slots = np.array(checked.chunk_slots, np.intp)
             rules = self._chunk_decoded if chunks.has_decodes else self._chunk
             self._group(out, marks, "chunk", rules, chunks, slots, chunks.all_rows)
@@ -174,7 +174,7 @@ class Planner:
                 self._blank(out, p, stale)
             return
         if isinstance(rule, Extra):
-            self._span(out, marks, p, self._extras(p, rule, q), rows, slots, dirty)
+            self._span(out, marks, p, self._extras(p, rule, q), q, rows, slots, dirty)
         elif not isinstance(rule, Column):
             if rule == p.fill and not p.whole:
                 if dirty is not None and dirty.any():
@@ -191,7 +191,7 @@ class Planner:
             if isinstance(found, Tokens):
                 self._tokens(out, marks, p, found, rows, slots, dirty)
             else:
-                self._span(out, marks, p, found, rows, slots, dirty)
+                self._span(out, marks, p, found, q, rows, slots, dirty)
 
     def _mark(self, marks: list[Mark], p: FieldPlan, slots: Rows, cells: Any) -> None:
         if self.reach.has(p.index):
@@ -231,6 +231,7 @@ class Planner:
         marks: list[Mark],
         p: FieldPlan,
         span: Span,
+        q: Quantities,
         rows: NDArray[np.bool_] | None,
         slots: Rows,
         dirty: NDArray[np.bool_] | None,
@@ -246,7 +247,7 @@ class Planner:
                 return
             slots, source, length, tail = slots[wanted], source[wanted], length[wanted], tail[wanted]
             known = {}
-        data, first = self._cast(span.data, p), np.zeros_like(length)
+        data, first = self._cast(span.data, p), q.zeros[: len(length)]
         out.append(Spans(p.index, slots, data, source, first, length, tail, p.fill, known))
         self._mark(marks, p, slots, length)
 
@@ -289,6 +290,9 @@ def _every_cell(p: FieldPlan, data: NDArray[Any], slots: Rows) -> Block:
     return Block(p.index, slots, 0, np.repeat(data[:, None], p.cells, axis=1) if p.cells > 1 else data[:, None])
 
 
-def quantities(checked: Checked, takes: bool) -> Quantities:
-    """The quantities of a call's takes or chunks, with the tables that its decode tasks leave them."""
-    return Quantities(checked.takes if takes else checked.chunks, checked.tables.prefilled, takes)
+def quantities(checked: Checked, takes: bool) -> Quantities | None:
+    """The quantities of a call's takes or chunks, with the tables that decode tasks leave them; None: none."""
+    prefills = checked.takes if takes else checked.chunks
+    if prefills is None or not prefills.tasks:
+        return None
+    return Quantities(prefills, checked.tables.prefilled, takes)

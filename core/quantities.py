@@ -21,6 +21,7 @@ from slotline.core.runs import Source
 from slotline.core.stop import FinishReason, match_token
 from slotline.core.words import (
     AT,
+    CHUNK_LEN,
     ENDED,
     FINISH_REASON,
     FIRST_DRAFTS,
@@ -76,7 +77,8 @@ class Quantities:
         self.has_decodes = bool(settled) and any(t.request_id in settled for t in prefills.tasks)
         self._known: dict[str, Any] = {}
         self._source: Source | None = None
-        self._has_lists = any(r.sampling.lists is not None for r in prefills.requests)
+        self.zeros: Ints = np.zeros(len(prefills.tasks), np.int64)
+        self._has_lists = any(t.request.sampling.lists is not None for t in prefills.tasks)
         self.words: Words = self._words() if self.has_decodes or self.p.handover else prefills.words
         """[n, w], with what is only known now: the tables, and what D4 says of handed-over tokens."""
 
@@ -130,7 +132,8 @@ class Quantities:
         return [self._ended(i) for i in range(len(self.p.tasks))]
 
     def _ended(self, i: int) -> Ended | None:
-        request, params = self.p.requests[i], self.p.requests[i].sampling
+        request = self.p.tasks[i].request
+        params = request.sampling
         first = request.draft_token_ids[:1]
         reason, match = match_token(
             np.concatenate((request.output_token_ids, first)),
@@ -166,10 +169,11 @@ class Quantities:
 
     def _history(self) -> Tokens:
         length = self.p.history_len
-        return Tokens(self._tokens(), np.zeros_like(length), length + 1 if self.p.handover else length)
+        return Tokens(self._tokens(), self.zeros, length + 1 if self.p.handover else length)
 
     def _chunk(self) -> Tokens:
-        return self._run(self.p.start, self.p.end)
+        length = self.p.words[:, CHUNK_LEN]
+        return Tokens(self._tokens(), self.p.start if self.takes else self.zeros, length)
 
     def _shifted_chunk(self) -> Tokens:
         return self._run(self.p.start + 1, np.minimum(self.p.end + 1, self.p.history_len))
@@ -188,8 +192,7 @@ class Quantities:
     def _nothing(self) -> Span:
         """No run for any task."""
         if "nothing" not in self._known:
-            zeros = np.zeros(len(self.p.tasks), np.int64)
-            self._known["nothing"] = Span(EMPTY, zeros, zeros, {})
+            self._known["nothing"] = Span(EMPTY, self.zeros, self.zeros, {})
         found: Span = self._known["nothing"]
         return found
 
@@ -242,7 +245,7 @@ def concatenated(arrays: Sequence[NDArray[Any]], dtype: np.dtype[Any] | None = N
     """The arrays one after another; in ``dtype``, which holds their values, or in their own."""
     lens = _lens(arrays)
     if len(arrays) == 1:
-        return Span(arrays[0].astype(dtype or arrays[0].dtype, copy=False), np.zeros_like(lens), lens, {})
+        return Span(arrays[0].astype(dtype or arrays[0].dtype, copy=False), np.zeros(1, np.int64), lens, {})
     full = [a for a in arrays if len(a)]
     data = np.concatenate(full, dtype=dtype, casting="unsafe" if dtype else "same_kind") if full else EMPTY
     return Span(data, np.cumsum(lens) - lens, lens, {})

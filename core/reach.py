@@ -59,9 +59,12 @@ class Reach:
         """They hold the fill."""
         self.rows[:, rows] = 0
 
-    def take(self, rows: Rows | list[int]) -> None:
+    def take(self, rows: list[int]) -> None:
         """They have an owner now, whose steps write what steps write."""
-        self.rows[:, rows] = self._least
+        if len(rows) == 1:  # a column by itself: half of the time
+            self.rows[:, rows[0]] = self._least[:, 0]
+        else:
+            self.rows[:, rows] = self._least
 
     def note(self, marks: Sequence[Mark]) -> None:
         """Rows that were written: further than steps reach, or not."""

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from slotline.core.ids import EMPTY
 from slotline.core.segments import Ints, Rows, Spans
 
+_ROWS = 16
+"""Rows whose numbers become Python's own at once."""
+
 
 class Source:
     """Arrays of ids that several segments take from; joined, once for each dtype, only where a device asks for it."""
@@ -63,13 +66,15 @@ class Runs:
 
     def write(self, cells: NDArray[Any]) -> None:
         fill = self.fill
-        numbers = (self.rows.tolist(), self.low.tolist(), self.length.tolist())
-        for row, piece, low, length in zip(numbers[0], self.source.pieces, *numbers[1:], strict=True):
-            cells[row, :length] = piece if length == len(piece) else piece[low : low + length]
-        if self.tail is not self.length:
-            for row, length, tail in zip(numbers[0], numbers[2], self.tail.tolist(), strict=True):
-                if tail > length:
-                    cells[row, length:tail] = fill
+        for at in range(0, len(self.rows), _ROWS):
+            part = slice(at, at + _ROWS)
+            rows, low, lengths = (numbers[part].tolist() for numbers in (self.rows, self.low, self.length))
+            for row, piece, begin, length in zip(rows, self.source.pieces[part], low, lengths, strict=True):
+                cells[row, :length] = piece if length == len(piece) else piece[begin : begin + length]
+            if self.tail is not self.length:
+                for row, length, tail in zip(rows, lengths, self.tail[part].tolist(), strict=True):
+                    if tail > length:
+                        cells[row, length:tail] = fill
 
     def spans(self) -> Spans:
         """As a packet on the wire has them."""

@@ -44,11 +44,11 @@ class SamplingChecks:
         finite = np.ones(len(values), bool)
         if values.dtype.kind == "f":
             with np.errstate(over="ignore"):
-                finite = np.isfinite(values.astype(np.float32))
+                narrow = values.astype(np.float32)  # as the device sees it
+            finite = np.isfinite(narrow)
             self.flag(~finite, name, values, "finite", "a float32 that is finite")
-        if name in self._POSITIVE:
-            # As the device sees it: what rounds to 0 in float32 is not positive.
-            self.flag(finite & ~(values.astype(np.float32) > 0), name, values, 0.0, "above 0")
+            if name in self._POSITIVE:  # what rounds to 0 is not
+                self.flag(finite & ~(narrow > 0), name, values, 0.0, "above 0")
         if low is not None:
             self.flag(finite & (values < low), name, values, low)
         if high is not None:
@@ -78,7 +78,7 @@ class SamplingChecks:
         self.flag(over, "min_dec_len", least, p.max_dec_len, "max_dec_len")
 
     def _lists(self, i: int) -> None:
-        config, request = self.p.config, self.p.requests[i]
+        config, request = self.p.config, self.p.tasks[i].request
         found = []
         bad = np.asarray(request.sampling.bad_tokens)
         if len(bad) > config.max_bad_tokens:

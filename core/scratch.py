@@ -13,6 +13,10 @@ _AT_ONCE = 1 << 15
 """Ids that are looked at together: what a processor's cache holds."""
 
 
+_FEW = 64
+"""Ids up to which Python's own numbers are quicker than an array's functions."""
+
+
 class Scratch:
     """Buffers of one batch; what one call gives is good until the next call of the same name."""
 
@@ -46,12 +50,15 @@ class Scratch:
 
 def below(ids: Ids, limit: int) -> bool:
     """All of ``ids`` lie in [0, limit)."""
-    return not len(ids) or bool(np.maximum.reduce(ids.view(np.uint64)) < limit)
+    if len(ids) <= _FEW:
+        few = ids.tolist()
+        return not few or (min(few) >= 0 and max(few) < limit)
+    return bool(np.maximum.reduce(ids.view(np.uint64)) < limit)
 
 
 def each_once(ids: Ids, lens: Sequence[int], tables: Sequence[Ids], but: int | None) -> bool:
     """No id stands twice in one of ``tables``, whose ids one after another are ``ids``; ``but`` may."""
-    if len(ids) <= 64:
+    if len(ids) <= _FEW:
         for table in tables:
             found = table.tolist() if but is None else [n for n in table.tolist() if n != but]
             if len(set(found)) < len(found):

@@ -23,12 +23,12 @@ Rows = NDArray[np.intp]
 Ints = NDArray[np.int64]
 
 _SHORT = 200
-"""Mean run below which one indexed write over all rows is faster than a slice for each row (measured: NumPy 2.4),"""
+"""Mean run below which one indexed write over all rows is faster than a slice for each row (measured: NumPy 2.4)."""
 _FEW = 4
-"""from this many rows on."""
+"""Rows up to which each is written by itself."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Fill:
     field: int
     rows: Rows
@@ -47,7 +47,7 @@ class Fill:
         return 0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Block:
     field: int
     rows: Rows
@@ -69,7 +69,7 @@ class Block:
         return self.data.nbytes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Spans:
     field: int
     rows: Rows
@@ -87,6 +87,9 @@ class Spans:
     """What was worked out of the rows and runs, for segments that have the same."""
 
     def write(self, cells: NDArray[Any]) -> None:
+        if len(self.rows) <= _FEW:
+            self._write_each(cells)
+            return
         known = self.known
         if "stop" not in known:
             known["stop"] = stop = self.first + self.length
@@ -97,12 +100,22 @@ class Spans:
         total = known["total"]
         if not total:
             return
-        if len(self.rows) > _FEW and total < _SHORT * len(self.rows):
+        if total < _SHORT * len(self.rows):
             self._scatter(cells)
             return
         numbers = (self.rows.tolist(), self.source.tolist(), self.first.tolist(), self.length.tolist())
         for row, source, first, length in zip(*numbers, strict=True):
             cells[row, first : first + length] = self.data[source : source + length]
+
+    def _write_each(self, cells: NDArray[Any]) -> None:
+        """Row after row; a few are done before an array's function has begun."""
+        numbers = (self.source.tolist(), self.first.tolist(), self.length.tolist(), self.tail.tolist())
+        for row, source, first, length, tail in zip(self.rows.tolist(), *numbers, strict=True):
+            stop = first + length
+            if length:
+                cells[row, first:stop] = self.data[source : source + length]
+            if tail > stop:
+                cells[row, stop:tail] = self.fill
 
     def _scatter(self, cells: NDArray[Any]) -> None:
         """All runs by one indexed write."""

@@ -18,6 +18,8 @@ from slotline.core.tasks import DecodeTask
 if TYPE_CHECKING:
     from slotline.core.slots import SlotTable
 
+_FEW = 4
+"""Rows up to which a loop over them is quicker."""
 _ROWS = 128
 """Rows whose tables are compared with new ids at once."""
 
@@ -142,6 +144,8 @@ def appends_are_good(
 ) -> bool:
     """Whether all ids that are appended to the tables of ``slots`` exist, fit and are new in their rows."""
     top = np.iinfo(np.int32).max if num_blocks is None else num_blocks
+    if len(slots) <= _FEW:
+        return _few_are_good(slots, lens, flat.tolist(), table, config, top)
     held = table.num_blocks[slots]
     if not in_range(flat, top) or (held + lens > config.max_blocks_per_seq).any():
         return False
@@ -164,6 +168,22 @@ def appends_are_good(
         keys = keys[flat != config.null_block]
     keys.sort()
     return not (keys[1:] == keys[:-1]).any()
+
+
+def _few_are_good(
+    slots: NDArray[np.intp], lens: NDArray[np.int64], ids: list[int], table: SlotTable, config: BatchConfig, top: int
+) -> bool:
+    begin = 0
+    for slot, length in zip(slots.tolist(), lens.tolist(), strict=True):
+        held, new = int(table.num_blocks[slot]), ids[begin : begin + length]
+        begin += length
+        real = [n for n in new if n != config.null_block]
+        known = table.blocks[slot, :held].tolist()
+        if held + length > config.max_blocks_per_seq or len(set(real)) < len(real):
+            return False
+        if not all(0 <= n < top for n in new) or any(n in known for n in real):
+            return False
+    return True
 
 
 def _fold(

@@ -79,6 +79,8 @@ class Usual:
     # -- prefills
 
     def _prefills(self, takes: list[PrefillTask], chunks: list[PrefillTask], checked: Checked) -> bool:
+        if not takes and not chunks:
+            return True
         words = self.batch.planner.words
         rows = words.reserve(len(takes) + len(chunks))
         if takes:
@@ -94,21 +96,23 @@ class Usual:
             checked.chunk_slots = [by_id[task.request_id] for task in chunks]
             if not all(map(self._continues, chunks, checked.chunk_slots)):
                 return False
-        row = 0
-        for group, fresh in ((takes, True), (chunks, False)):
-            for task in group:
-                numbers = words.numbers_of(task)
-                if not self._fits(task, numbers, fresh):
-                    return False
-                try:
-                    words.put(row, numbers, task.request.sampling.packed)
-                except struct.error:
-                    return False
-                row += 1
-        if row and not self._ids(takes, chunks):
+        row, numbers_of, put, fits = 0, words.numbers_of, words.put, self._fits
+        try:
+            for group, fresh in ((takes, True), (chunks, False)):
+                for task in group:
+                    numbers = numbers_of(task)
+                    if not fits(task, numbers, fresh):
+                        return False
+                    put(row, numbers, task.request.sampling.packed)
+                    row += 1
+        except struct.error:  # beyond 64 bits
             return False
-        checked.takes = Prefills(self.config, takes, rows[: len(takes)])
-        checked.chunks = Prefills(self.config, chunks, rows[len(takes) :])
+        if not self._ids(takes, chunks):
+            return False
+        if takes:
+            checked.takes = Prefills(self.config, takes, rows[: len(takes)])
+        if chunks:
+            checked.chunks = Prefills(self.config, chunks, rows[len(takes) :])
         return True
 
     def _slots(self, takes: list[PrefillTask], releases: list[tuple[str, int]]) -> list[int] | None:
@@ -146,7 +150,7 @@ class Usual:
         """The numbers of one task, as rule I2 wants them."""
         request = task.request
         longest, most_tokens, levels, most_blocks, block_size = self._sizes
-        start, end, length, not_last, blocks, prompt, history, generated, most, _, bad, drafts, first, *_ = numbers
+        start, end, length, not_last, blocks, prompt, history, generated, most, _, bad, drafts, first, _, _, _ = numbers
         if first:  # role decode
             if end != history or drafts < first:
                 return False

@@ -56,9 +56,9 @@ class Checked:
 
     def __init__(self) -> None:
         self.releases: list[tuple[str, int]] = []
-        self.takes: Prefills
+        self.takes: Prefills | None = None
         self.take_slots: list[int] = []
-        self.chunks: Prefills
+        self.chunks: Prefills | None = None
         self.chunk_slots: list[int] = []
         self.tables: Tables
         self.named: list[str] = []
@@ -68,7 +68,7 @@ class Checked:
 
 def check(batch: SlotBatch, tasks: Iterable[Task]) -> Checked:
     """Check every task; changes nothing."""
-    given, checked = list(tasks), Checked()
+    given, checked = tasks if isinstance(tasks, list) else list(tasks), Checked()
     return checked if batch.usual.look(given, checked) else _Check(batch, given).result
 
 
@@ -243,7 +243,8 @@ class _Check:
         """Whose tables change, with the tables of takes and chunks as what decode tasks start from."""
         owned: dict[str, Any] = {}
         for prefills in (self.result.takes, self.result.chunks):
-            owned.update((t.request_id, t.block_table) for t in prefills.tasks)
+            if prefills is not None:
+                owned.update((t.request_id, t.block_table) for t in prefills.tasks)
         released = {request_id for request_id, _ in self.result.releases}
         decodes: list[tuple[str, list[DecodeTask]]] = []
         for request_id, group in self.groups.items():

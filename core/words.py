@@ -39,7 +39,7 @@ COUNTED = (
     "finish_reason",
 )
 """Numbers that are worked out here; the sampling values follow them."""
-START, END, NUM_BLOCKS, PROMPT_LEN, HISTORY_LEN = 0, 1, 4, 5, 6
+START, END, CHUNK_LEN, NUM_BLOCKS, PROMPT_LEN, HISTORY_LEN = 0, 1, 2, 4, 5, 6
 MAX_DEC_LEN, CUT, DRAFT_LEN, FIRST_STEP, FIRST_DRAFTS, ENDED, FINISH_REASON = 8, 9, 11, 12, 13, 14, 15
 AT: dict[str, int] = {name: len(COUNTED) + i for i, name in enumerate(SCALAR_NAMES)} | {
     name: i for i, name in enumerate(COUNTED)
@@ -48,6 +48,7 @@ AT: dict[str, int] = {name: len(COUNTED) + i for i, name in enumerate(SCALAR_NAM
 FLOATS = frozenset(name for name, kind in SCALAR_KINDS.items() if kind == "float")
 WIDTH = len(COUNTED) + len(SCALAR_NAMES)
 _PACK = struct.Struct(f"<{len(COUNTED)}q")
+_ROW = struct.Struct(f"<{len(COUNTED)}q{8 * len(SCALAR_NAMES)}s")
 _FAR = 2**62
 
 Numbers = tuple[int, int, int, bool, int, int, int, int, int, bool, int, int, int, int, int, int]
@@ -96,9 +97,7 @@ class WordTable:
 
     def put(self, row: int, numbers: Numbers, packed: bytes) -> None:
         """A task into a row of the table that is kept; ``struct.error`` for numbers beyond 64 bits."""
-        at = row * 8 * self.width
-        _PACK.pack_into(self._bytes, at, *numbers)
-        self._bytes[at + _PACK.size : at + _PACK.size + len(packed)] = packed
+        _ROW.pack_into(self._bytes, row * 8 * self.width, *numbers, packed)
 
     def of(self, tasks: Sequence[PrefillTask]) -> Words:
         """A table of its own; chunk bounds beyond 64 bits are brought into range, where they still fail."""

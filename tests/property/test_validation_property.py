@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,6 +63,39 @@ def test_i1_valid_calls_have_no_fault(data: st.DataObject) -> None:
     tasks = data.draw(some.calls(ref))
     assert ref.faults(tasks) == []
     assert sl.validate(batch, tasks) == ()
+
+
+@given(st.data())
+def test_i1_a_call_does_the_same_beside_a_refused_task(data: st.DataObject) -> None:
+    """A call with nothing wrong is checked in one pass, one with a fault task by task: both must do the same."""
+    batch, ref = running(data)
+    other = sl.SlotBatch(batch.layout, sl.load_backend("cpu"))
+    tasks = [t for t in data.draw(some.calls(ref)) if isinstance(t, sl.PrefillTask) and t.request_id not in batch]
+    batch.reset()
+    other.slots.next_epoch = batch.slots.next_epoch
+    plain = sl.insert_tasks(batch, tasks)
+    beside = sl.insert_tasks(other, [*tasks, sl.AbortTask("nobody")], on_invalid="skip")
+    assert [fault.request_id for fault in beside.refused] == ["nobody"]
+    for name in ("slots", "epochs", "ended", "cut", "num_active", "has_prefill", "launch_tokens"):
+        assert getattr(plain, name) == getattr(beside, name), name
+    assert batch.diff(other) == []
+    assert batch.digest() == other.digest()
+
+
+@pytest.mark.parametrize(
+    "field", ["temperature", "top_p", "min_p", "penalty_score", "frequency_score", "presence_score"]
+)
+def test_i2_sampling_bounds_are_the_same_however_a_call_is_checked(field: str) -> None:
+    config = sl.BatchConfig(max_num_seqs=2, max_model_len=8, block_size=4, vocab_size=10)
+    batch = sl.SlotBatch(sl.target_layout(config), sl.load_backend("cpu"))
+    most = float(np.finfo(np.float32).max)
+    values = [0.0, -0.0, 1.0, 2.0**-149, 2.0**-150, most, most * (1 + 2**-25), 1e39, -1.0, float("inf"), float("nan")]
+    for value in [*values, *np.nextafter(values, 2.0).tolist(), *np.nextafter(values, -2.0).tolist()]:
+        params = sl.SamplingParams(**{field: value})
+        task = sl.PrefillTask(sl.Request("r", [1, 2], sampling=params), 0, 2, [0])
+        alone = sl.validate(batch, [task])
+        beside = sl.validate(batch, [task, sl.AbortTask("nobody")])
+        assert repr(alone) == repr(tuple(f for f in beside if f.request_id == "r")), (field, value)
 
 
 def test_i2_blocks_while_their_number_is_unknown() -> None:

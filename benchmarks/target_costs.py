@@ -1,4 +1,4 @@
-"""Of what ``targets.py`` measures, the sizes: memory at the peak of an insertion, and bytes of a packet."""
+"""What ``targets.py`` counts instead of timing: bytes at the peak of an insertion, and bytes of its packet."""
 
 from __future__ import annotations
 

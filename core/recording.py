@@ -127,7 +127,8 @@ class Recorder:
         if not bad:
             return list(tasks)
         released = {request_id for request_id, _ in checked.releases}
-        prefilled = {id(task) for task in (*checked.takes.tasks, *checked.chunks.tasks)}
+        groups = [g for g in (checked.takes, checked.chunks) if g is not None]
+        prefilled = {id(task) for group in groups for task in group.tasks}
 
         def good(task: Task) -> bool:
             if task.request_id not in bad:

@@ -291,3 +291,12 @@ def test_r_a_recording_of_many_small_requests_is_light_enough_to_be_read(tmp_pat
         sl.insert_tasks(batch, [sl.DecodeTask(str(i), new_blocks=[]) for i in range(6000) for _ in range(2)])
         batch.release([str(i) for i in range(6000)])
     assert play(tmp_path / "run.rec") == 3
+
+
+def test_r_a_skipped_call_without_prefills_is_recorded(tmp_path: Path) -> None:
+    """Nothing of it may be looked for among prefills that are not there."""
+    batch = sl.SlotBatch(LAYOUT, backend("numpy"))
+    with sl.record(batch, tmp_path / "x.rec"):
+        sl.insert_tasks(batch, [sl.DecodeTask("nobody", new_blocks=[1]), sl.AbortTask("gone")], on_invalid="skip")
+    found = verify(tmp_path / "x.rec", backend("numpy"), backend("numpy"))
+    assert (found.records, found.record) == (1, None)

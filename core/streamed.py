@@ -107,6 +107,9 @@ class StreamedBackend(Backend):
     def _writable(self, stream: Any, what: str) -> int:
         """The handle of a stream that may be written on; ``DeviceError`` while a graph is captured from it."""
         handle = self.stream(stream)
+        if stream is not None:
+            with self.tensors.running(handle):  # a stream that the framework does not know is the caller's mistake
+                pass
         if self.runtime.is_capturing(handle):
             hint = "a graph is being captured from the stream, and a replay would write the same again; write before or"
             raise DeviceError(self.name, what, None, None, f"{hint} after the capture, replays see it")
